@@ -1,0 +1,195 @@
+"""Saving and loading modules without pickle: a zip file of arrays and a readable description.
+
+The file holds `description.json` (what the thing is, and shape and type of each array) and one
+`.npy` member per array. It is written under a temporary name and renamed when complete. Loading
+never runs code from the file: the structure comes from the description or from a template, and
+every array is checked against it.
+"""
+
+import contextlib
+import dataclasses
+import io
+import json
+import os
+import tempfile
+import zipfile
+from typing import Any, TypeVar
+
+import equinox as eqx
+import flowjax.bijections as flowjax_bijections
+import jax
+import jax.numpy as jnp
+import numpy as np
+import paramax
+from jaxtyping import PyTree
+
+from msign.bijections import GlowConfig
+from msign.priors import DensePrior, Prior, ScalarPrior, SpectralPrior
+
+FORMAT = 1
+OUTPUTS = ("Identity", "Sigmoid", "Tanh", "SoftPlus", "Exp")
+T = TypeVar("T")
+
+
+def save(
+    path: str | os.PathLike[str],
+    module: PyTree,
+    description: dict[str, Any],
+    extra: dict[str, np.ndarray] | None = None,
+) -> None:
+    """Write all arrays of a module, and of `extra`, with their description."""
+    arrays = _arrays(module) | (extra or {})
+    for name, array in arrays.items():
+        if array.dtype.kind == "f" and not np.all(np.isfinite(array)):
+            raise ValueError(f"{name} has entries that are not finite: refusing to write {path}")
+    listing = {name: [list(a.shape), str(a.dtype)] for name, a in arrays.items()}
+    text = json.dumps({"format": FORMAT, **description, "arrays": listing}, indent=1)
+    with atomic_write(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        archive.writestr("description.json", text)
+        for name, array in arrays.items():
+            buffer = io.BytesIO()
+            np.save(buffer, array, allow_pickle=False)
+            archive.writestr(f"{name}.npy", buffer.getvalue())
+
+
+@contextlib.contextmanager
+def atomic_write(path: str | os.PathLike[str]) -> Any:
+    """A binary file that takes its name only when the block has ended without an error."""
+    path = os.fspath(path)
+    folder = os.path.dirname(path) or "."
+    handle, temporary = tempfile.mkstemp(prefix=os.path.basename(path) + ".", dir=folder)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def read_description(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """The description in a file, and its arrays named `prior.*`."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            description = json.loads(archive.read("description.json"))
+            names = [n for n in archive.namelist() if n.startswith("prior.")]
+            given = {n[6:-4]: _read(archive, n) for n in names}
+    except (zipfile.BadZipFile, KeyError, json.JSONDecodeError) as error:
+        raise ValueError(f"{path} is not a file written by msign: {error}") from None
+    if description.get("format") != FORMAT:
+        raise ValueError(
+            f"{path} has format {description.get('format')!r}, this version reads {FORMAT}"
+        )
+    return description, given
+
+
+def load(path: str | os.PathLike[str], like: T) -> T:
+    """A copy of `like` with the arrays of a file; names, shapes and types must be the same."""
+    expected = _arrays(like)
+    with zipfile.ZipFile(path) as archive:
+        stored = {
+            n[:-4] for n in archive.namelist() if n.endswith(".npy") and not n.startswith("prior.")
+        }
+        missing, surplus = sorted(set(expected) - stored), sorted(stored - set(expected))
+        if missing or surplus:
+            what = f"lacks {missing[0]}" if missing else f"has an unknown array {surplus[0]}"
+            raise ValueError(f"{path} is of another architecture: it {what}")
+        arrays = {name: _read(archive, f"{name}.npy") for name in expected}
+    for name, array in arrays.items():
+        want = expected[name]
+        if array.shape != want.shape or array.dtype != want.dtype:
+            raise ValueError(
+                f"{path} is of another architecture: {name} is {array.dtype}{array.shape}, expected "
+                f"{want.dtype}{want.shape}"
+            )
+        if array.dtype.kind == "f" and not np.all(np.isfinite(array)):
+            raise ValueError(f"{path} is damaged: {name} has entries that are not finite")
+    names = iter(expected)
+    return jax.tree.map(
+        lambda leaf: jnp.asarray(arrays[next(names)]) if eqx.is_array(leaf) else leaf, like
+    )
+
+
+def rebuild(cls: Any, path: Any, description: dict[str, Any], given: dict[str, np.ndarray]) -> Any:
+    """A network of the described architecture, with initial weights."""
+    if description["flow"] is None:
+        raise ValueError(f"{path} holds flows of its maker's own: pass a network as `like`")
+    if description["output"] not in OUTPUTS:
+        raise ValueError(f"{path} has an output activation {description['output']!r}: pass `like`")
+    output = getattr(flowjax_bijections, description["output"])()
+    options = {k: tuple(v) if isinstance(v, list) else v for k, v in description["flow"].items()}
+    return cls(
+        rebuild_prior(description["prior"], given),
+        description["scales"],
+        GlowConfig(**options),
+        conditioning=description["conditioning"],
+        output=output,
+    )
+
+
+def rebuild_prior(description: dict[str, Any], arrays: dict[str, np.ndarray]) -> Prior:
+    """The prior that `describe` and `arrays` describe."""
+    kind, shape = description["kind"], tuple(description["shape"])
+    channels, mean = description["channels"], arrays["mean"]
+    if kind == "SpectralPrior":
+        return SpectralPrior(shape, arrays["variances"], description["boundary"], mean, channels)
+    if kind == "DensePrior":
+        matrices = [arrays[f"downsampling{i}"] for i in range(description["downsampling"])]
+        return DensePrior(arrays["covariance"], shape, mean, channels, matrices)
+    if kind == "ScalarPrior":
+        mu = [arrays[f"mu{l}"] for l in range(2, description["scales"] + 1)]
+        return ScalarPrior(shape, mu, description["std"], mean, channels)
+    raise ValueError(f"prior of kind {kind!r} is not known: pass a network as `like`")
+
+
+def check_same(path: Any, expected: dict[str, Any], found: dict[str, Any]) -> None:
+    """Refuse a description that differs from the expected one, naming the first difference."""
+    for name, value in json.loads(json.dumps(expected)).items():
+        if found.get(name) != value:
+            raise ValueError(
+                f"{path} is of another architecture: {name} is {found.get(name)!r}, expected {value!r}"
+            )
+
+
+def describe_config(config: GlowConfig | None) -> dict[str, Any] | None:
+    """Flow hyper-parameters as plain JSON values."""
+    return None if config is None else dataclasses.asdict(config)
+
+
+def describe_flow(flow: Any) -> str:
+    """A flow in words: nested class names."""
+    inner = getattr(flow, "inner", None) or getattr(flow, "bijection", None)
+    name = type(flow).__name__
+    return name if inner is None else f"{name}({describe_flow(inner)})"
+
+
+def count_parameters(module: PyTree) -> int:
+    """Number of trainable parameters: floating-point entries not marked as fixed."""
+    fixed = lambda leaf: isinstance(leaf, paramax.NonTrainable)  # noqa: E731
+    leaves = jax.tree.leaves(module, is_leaf=fixed)
+    return sum(leaf.size for leaf in leaves if eqx.is_inexact_array(leaf))
+
+
+def _arrays(module: PyTree) -> dict[str, np.ndarray]:
+    """All arrays of a module by their path, in the order of its leaves."""
+    leaves = jax.tree_util.tree_leaves_with_path(module)
+    return {
+        "/".join(_part(key) for key in path): np.asarray(leaf)
+        for path, leaf in leaves
+        if eqx.is_array(leaf)
+    }
+
+
+def _part(key: Any) -> str:
+    for attribute in ("name", "idx", "key"):
+        if hasattr(key, attribute):
+            return str(getattr(key, attribute))
+    return str(key)
+
+
+def _read(archive: zipfile.ZipFile, name: str) -> np.ndarray:
+    return np.load(io.BytesIO(archive.read(name)), allow_pickle=False)

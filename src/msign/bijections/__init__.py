@@ -1,0 +1,22 @@
+"""Invertible layers on lattices; each is a flowjax bijection."""
+
+from msign.bijections.channels import ActNorm, ChannelMix
+from msign.bijections.coupling import AffineCoupling
+from msign.bijections.glow import GlowBlock, GlowConfig, glow_flow, glow_stack, start_from_data
+from msign.bijections.squeeze import Squeezed, squeeze_window, squeezed_shape
+from msign.bijections.whitened import Whitened
+
+__all__ = [
+    "ActNorm",
+    "AffineCoupling",
+    "ChannelMix",
+    "GlowBlock",
+    "GlowConfig",
+    "Squeezed",
+    "Whitened",
+    "glow_flow",
+    "glow_stack",
+    "squeeze_window",
+    "squeezed_shape",
+    "start_from_data",
+]

@@ -1,0 +1,487 @@
+"""MsIGN, the network of the paper's equation (3): for each scale a conditioning layer and a flow.
+
+Inside, a field is carried in its prior's whitened coordinates u_l. There prior conditioning is a
+rotation of (u_{l-1}, z_l), a flow that is still the identity costs nothing, and
+
+    log p(x) - log prior(x) = sum_l [ (|u_l'|^2 - |u_l|^2) / 2 - log|det F_l| ],
+
+u_l and u_l' before and after F_l: the two large log-densities never meet in float32.
+"""
+
+import math
+import os
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import paramax
+from flowjax.bijections import AbstractBijection, Chain, Identity, Scan
+from jaxtyping import Array, ArrayLike, PRNGKeyArray
+
+from msign import archive, checks
+from msign.bijections import GlowConfig, Squeezed, Whitened, glow_flow
+from msign.lattice import Lattice
+from msign.priors import NearestConditioning, Prior
+
+CONDITIONINGS = ("exact", "nearest")
+
+
+class Pass(NamedTuple):
+    """What one pass through the network leaves, for one field.
+
+    Attributes:
+        u: Whitened coordinates of the last field.
+        excess: log p - log prior of that field, at temperature one.
+        z: The noise of all scales, in one vector of length d_l.
+    """
+
+    u: Array
+    excess: Array
+    z: Array
+
+
+class MsIGN(eqx.Module):
+    """A multiscale invertible generative network.
+
+    With all flows at the identity, as at the start, it is the prior at every scale.
+
+    Args:
+        prior: Of the finest field.
+        scales: Number of scales L; the sides of the lattice are halved L - 1 times.
+        flow: Hyper-parameters of the Glow flows, or one flow per scale (coarse to fine): any
+            flowjax bijections of the fields' shapes.
+        key: Of the flows' initial weights.
+        conditioning: `exact`: prior conditioning (Theorem 3.1); `nearest`: stochastic
+            nearest-neighbour upsampling, which ignores the prior (the ablation MsIGN-SNN).
+        output: Element-wise bijection of shape () at the end, such as flowjax's `Sigmoid()`.
+
+    Example:
+        >>> import jax
+        >>> from msign import GlowConfig, LaplacePrior, MsIGN
+        >>> prior = LaplacePrior((16, 16), alpha=0.1, beta=2.0)
+        >>> network = MsIGN(prior, scales=4, flow=GlowConfig(blocks=2, hidden=8))
+        >>> x, log_p = network.sample_and_log_prob(jax.random.key(1), 3)
+        >>> x.shape, log_p.shape
+        ((3, 16, 16), (3,))
+        >>> [z.size for z in network.encode(x[0])]
+        [4, 12, 48, 192]
+    """
+
+    priors: tuple[Prior, ...]
+    refinements: tuple[AbstractBijection, ...]
+    flows: tuple[AbstractBijection, ...]
+    output: AbstractBijection
+    conditioning: str = eqx.field(static=True)
+    config: GlowConfig | None = eqx.field(static=True)
+
+    def __init__(
+        self,
+        prior: Prior,
+        scales: int,
+        flow: GlowConfig | Sequence[AbstractBijection] | None = None,
+        *,
+        key: PRNGKeyArray | None = None,
+        conditioning: str = "exact",
+        output: AbstractBijection | None = None,
+    ):
+        priors = prior.hierarchy(scales)
+        key = jr.key(0) if key is None else key
+        flow = GlowConfig() if flow is None else flow
+        if isinstance(flow, GlowConfig):
+            configs = [flow.at(l, scales) for l in range(1, scales + 1)]
+            flows = [
+                glow_flow(jr.fold_in(key, l), p, c)
+                for l, (p, c) in enumerate(zip(priors, configs, strict=True))
+            ]
+            self.config = flow
+        else:
+            flows = list(checks.per_scale("flow", tuple(flow), scales))
+            self.config = None
+        for l, (f, p) in enumerate(zip(flows, priors, strict=True), start=1):
+            if f.shape != p.lattice.field_shape:
+                raise ValueError(
+                    f"flow of scale {l} must have shape {p.lattice.field_shape}, got {f.shape}"
+                )
+        self.conditioning = checks.one_of("conditioning", conditioning, CONDITIONINGS)
+        if conditioning == "exact":
+            refinements = [p.rotation() for p in priors[1:]]
+        else:
+            refinements = [_Nearest(c, p) for c, p in zip(priors[:-1], priors[1:], strict=True)]
+        self.output = Identity() if output is None else output
+        if self.output.shape != ():
+            raise ValueError(f"output must have shape () (element-wise), got {self.output.shape}")
+        self.priors = tuple(paramax.non_trainable(p) for p in priors)
+        self.refinements = tuple(refinements)
+        self.flows = tuple(flows)
+
+    @property
+    def scales(self) -> int:
+        """Number of scales L."""
+        return len(self.flows)
+
+    @property
+    def lattices(self) -> tuple[Lattice, ...]:
+        """Lattices, coarse to fine."""
+        return tuple(p.lattice for p in self.priors)
+
+    def prior_at(self, scale: int | None = None) -> Prior:
+        """The prior rho_l (appendix D)."""
+        return paramax.unwrap(self.priors[self._scale(scale) - 1])
+
+    # --- drawing and density ---------------------------------------------------------------
+
+    def sample(
+        self,
+        key: PRNGKeyArray,
+        n: int,
+        scale: int | None = None,
+        *,
+        upto: int | None = None,
+        temperature: float = 1.0,
+    ) -> Array:
+        """Draw n fields of a scale (default: the finest).
+
+        Fields of different scales drawn with the same key are refinements of each other.
+
+        Args:
+            key: Random key.
+            n: Number of fields.
+            scale: Scale l, 1 is the coarsest.
+            upto: Leave flows above this scale out; `upto = l - 1` is the proposal q~_l.
+            temperature: Standard deviation of the noise z.
+        """
+        return self.sample_and_log_prob(key, n, scale, upto=upto, temperature=temperature)[0]
+
+    def sample_and_log_prob(
+        self,
+        key: PRNGKeyArray,
+        n: int,
+        scale: int | None = None,
+        *,
+        upto: int | None = None,
+        temperature: float = 1.0,
+    ) -> tuple[Array, Array]:
+        """Draw n fields and the log-density, at that temperature, of each, in one pass."""
+        scale = self._scale(scale)
+        z = self.noise(key, checks.integer("n", n, 0), scale)
+        return _sample_and_log_prob(
+            self, z, scale, self._upto(upto, scale), checks.positive("temperature", temperature)
+        )
+
+    def noise(self, key: PRNGKeyArray, n: int, scale: int | None = None) -> tuple[Array, ...]:
+        """Standard normal noise `(z_1, ..., z_l)`, n of each; scale l's depends on the key and l only."""
+        sizes = self._sizes(self._scale(scale))
+        return tuple(
+            jr.normal(jr.fold_in(key, l), (n, size)) for l, size in enumerate(sizes, start=1)
+        )
+
+    def log_prob(self, x: ArrayLike, scale: int | None = None, *, upto: int | None = None) -> Array:
+        """Log-density (paper, equation (9)) of fields with any leading batch axes."""
+        scale = self._scale(scale)
+        x = self.lattices[scale - 1].check("x", x)
+        return _log_prob(self, x, scale, self._upto(upto, scale))
+
+    def log_excess(
+        self, x: ArrayLike, scale: int | None = None, *, upto: int | None = None
+    ) -> Array:
+        """log p - log prior of fields, free of cancellation between the two.
+
+        Of the field before the output activation, if there is one: the activation's
+        log-determinant is in both and drops out.
+        """
+        scale = self._scale(scale)
+        x = self.lattices[scale - 1].check("x", x)
+        return _log_excess(self, x, scale, self._upto(upto, scale))
+
+    def encode(self, x: ArrayLike, *, upto: int | None = None) -> tuple[Array, ...]:
+        """Noise `(z_1, ..., z_l)` of fields, T^{-1}(x); the scale is that of the field's shape."""
+        x = jnp.asarray(x)
+        scale = self._scale_of(x)
+        return _encode(self, x, scale, self._upto(upto, scale))
+
+    def decode(self, z: Sequence[ArrayLike], *, upto: int | None = None) -> Array:
+        """Fields of noise `(z_1, ..., z_l)`, T(z); as many scales as there are entries."""
+        scale = checks.integer("number of entries of z", len(z), 1, self.scales)
+        arrays = self._check_noise(z, scale)
+        return _decode(self, arrays, scale, self._upto(upto, scale))
+
+    def snapshots(
+        self, z: Sequence[ArrayLike], per_scale: int = 4
+    ) -> tuple[tuple[Array, ...], ...]:
+        """Fields inside each flow F_l while `decode` runs: head, equal parts and tail (figure 6).
+
+        Returns, for each scale, `per_scale` fields, after the output activation. Flows that are
+        neither a Glow stack nor a `Chain` show their head until the tail.
+        """
+        checks.integer("per_scale", per_scale, 2)
+        scale = checks.integer("number of entries of z", len(z), 1, self.scales)
+        arrays = self._check_noise(z, scale)
+        return _snapshots(self, arrays, scale, per_scale)
+
+    # --- one field, in whitened coordinates ----------------------------------------------------
+
+    def forward(self, z: tuple[Array, ...], upto: int | None = None) -> Pass:
+        """From the noise of one field to its whitened coordinates."""
+        this = paramax.unwrap(self)
+        scale = len(z)
+        u, excess = z[0], jnp.zeros((), z[0].dtype)
+        for l in range(1, scale + 1):
+            if l > 1:
+                u, step = this._refine(l, u, z[l - 1])
+                excess += step
+            if l <= self._upto(upto, scale):
+                u, step = this._apply(l, u)
+                excess += step
+        return Pass(u, excess, jnp.concatenate(z))
+
+    def backward(self, u: Array, scale: int, upto: int | None = None) -> Pass:
+        """From the whitened coordinates of one field of a scale to its noise."""
+        this = paramax.unwrap(self)
+        last, excess, noise = u, jnp.zeros((), u.dtype), []
+        for l in range(scale, 0, -1):
+            if l <= self._upto(upto, scale):
+                u, step = this._apply(l, u, inverse=True)
+                excess += step
+            if l > 1:
+                u, z, step = this._coarsen(l, u)
+                noise.append(z)
+                excess += step
+        return Pass(last, excess, jnp.concatenate([u, *reversed(noise)]))
+
+    def _apply(self, l: int, u: Array, inverse: bool = False) -> tuple[Array, Array]:
+        """F_l (or its inverse) in whitened coordinates, and its part of log p - log prior."""
+        flow = self.flows[l - 1]
+        if isinstance(flow, Identity):
+            return u, jnp.zeros((), u.dtype)
+        prior = self.priors[l - 1]
+        whitened = isinstance(flow, Whitened)
+        inner = flow.inner if whitened else flow
+        move = inner.inverse_and_log_det if inverse else inner.transform_and_log_det
+        v, log_det = move(u if whitened else prior.unwhiten(u))
+        v = v if whitened else prior.whiten(v)
+        step = 0.5 * jnp.sum((v - u) * (v + u)) - log_det
+        return v, -step if inverse else step
+
+    def _refine(self, l: int, u: Array, z: Array) -> tuple[Array, Array]:
+        joined = jnp.concatenate([u, z])
+        v, log_det = self.refinements[l - 2].transform_and_log_det(joined)
+        if self.conditioning == "exact":
+            return v, jnp.zeros((), u.dtype)
+        return v, 0.5 * (jnp.sum(v**2) - jnp.sum(joined**2)) - log_det
+
+    def _coarsen(self, l: int, u: Array) -> tuple[Array, Array, Array]:
+        joined, log_det = self.refinements[l - 2].inverse_and_log_det(u)
+        coarse, z = jnp.split(joined, [self.lattices[l - 2].dim])
+        if self.conditioning == "exact":
+            return coarse, z, jnp.zeros((), u.dtype)
+        return coarse, z, 0.5 * (jnp.sum(u**2) - jnp.sum(joined**2)) + log_det
+
+    # --- description, files ----------------------------------------------------------------
+
+    def parameters(self) -> tuple[int, ...]:
+        """Number of trainable parameters of the flow of each scale."""
+        return tuple(archive.count_parameters(flow) for flow in self.flows)
+
+    def describe(self) -> dict[str, Any]:
+        """The architecture as plain JSON values."""
+        return {
+            "prior": self.priors[-1].describe(),
+            "scales": self.scales,
+            "lattices": [list(lattice.field_shape) for lattice in self.lattices],
+            "conditioning": self.conditioning,
+            "output": type(self.output).__name__,
+            "flow": archive.describe_config(self.config),
+            "flows": [archive.describe_flow(flow) for flow in self.flows],
+            "parameters": list(self.parameters()),
+        }
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write arrays and a readable description to one file (no pickle; renamed when complete)."""
+        prior = {f"prior.{k}": v for k, v in self.prior_at().arrays().items()}
+        archive.save(path, self, self.describe(), prior)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], like: "MsIGN | None" = None) -> "MsIGN":
+        """Read a network. `like`, a network of the same architecture, is needed for own flows."""
+        description, given = archive.read_description(path)
+        if like is None:
+            like = archive.rebuild(cls, path, description, given)
+        else:
+            archive.check_same(path, like.describe(), description)
+        return archive.load(path, like)
+
+    # --- small helpers -----------------------------------------------------------------------
+
+    def _scale(self, scale: int | None) -> int:
+        return self.scales if scale is None else checks.integer("scale", scale, 1, self.scales)
+
+    def _upto(self, upto: int | None, scale: int) -> int:
+        return scale if upto is None else checks.integer("upto", upto, 0, self.scales)
+
+    def _sizes(self, scale: int) -> list[int]:
+        dims = [0] + [lattice.dim for lattice in self.lattices[:scale]]
+        return [b - a for a, b in zip(dims[:-1], dims[1:], strict=True)]
+
+    def _scale_of(self, x: Array) -> int:
+        for l, lattice in enumerate(self.lattices, start=1):
+            if x.shape[x.ndim - len(lattice.field_shape) :] == lattice.field_shape:
+                return l
+        shapes = ", ".join(str(lattice.field_shape) for lattice in self.lattices)
+        raise ValueError(f"x must end in one of the shapes {shapes}, got {x.shape}")
+
+    def _check_noise(self, z: Sequence[ArrayLike], scale: int) -> tuple[Array, ...]:
+        arrays = tuple(jnp.asarray(entry) for entry in z)
+        for l, (entry, size) in enumerate(zip(arrays, self._sizes(scale), strict=True), start=1):
+            checks.shape(f"z_{l}", entry.shape, (size,))
+        return arrays
+
+
+class _Nearest(AbstractBijection):
+    """`NearestConditioning` in whitened coordinates."""
+
+    shape: tuple[int, ...]
+    cond_shape: None
+    coarse: Prior
+    fine: Prior
+    layer: NearestConditioning
+
+    def __init__(self, coarse: Prior, fine: Prior):
+        self.shape = (fine.lattice.dim,)
+        self.cond_shape = None
+        self.coarse = paramax.non_trainable(coarse)
+        self.fine = paramax.non_trainable(fine)
+        self.layer = NearestConditioning(fine.lattice)
+
+    def transform_and_log_det(
+        self, x: Array, condition: Array | None = None
+    ) -> tuple[Array, Array]:
+        u, z = jnp.split(x, [self.coarse.lattice.dim])
+        joined = jnp.concatenate([self.coarse.unwhiten(u).reshape(-1), z])
+        y, log_det = self.layer.transform_and_log_det(joined)
+        y = self.fine.whiten(y.reshape(self.fine.lattice.field_shape))
+        return y, log_det + self.fine.log_det - self.coarse.log_det
+
+    def inverse_and_log_det(self, y: Array, condition: Array | None = None) -> tuple[Array, Array]:
+        x, log_det = self.layer.inverse_and_log_det(self.fine.unwhiten(y).reshape(self.shape))
+        coarse, z = jnp.split(x, [self.coarse.lattice.dim])
+        u = self.coarse.whiten(coarse.reshape(self.coarse.lattice.field_shape))
+        return jnp.concatenate([u, z]), log_det + self.coarse.log_det - self.fine.log_det
+
+
+# --- compiled batches --------------------------------------------------------------------------
+
+
+def _log_normal(u: Array) -> Array:
+    return -0.5 * jnp.sum(u**2) - 0.5 * u.size * math.log(2 * math.pi)
+
+
+def _batched(f: Any, *arrays: Array, trailing: Sequence[int]) -> Any:
+    """Vmap `f` over all leading axes of `arrays`, whose last `trailing` axes are one item."""
+    lead = arrays[0].shape[: arrays[0].ndim - trailing[0]]
+    flat = [a.reshape(-1, *a.shape[a.ndim - t :]) for a, t in zip(arrays, trailing, strict=True)]
+    out = jax.vmap(f)(*flat)
+    return jax.tree.map(lambda a: a.reshape(*lead, *a.shape[1:]), out)
+
+
+@eqx.filter_jit
+def _sample_and_log_prob(
+    network: MsIGN, z: tuple[Array, ...], scale: int, upto: int, temperature: float
+) -> tuple[Array, Array]:
+    prior = network.prior_at(scale)
+    output = network.output._vectorize
+
+    def one(*z: Array) -> tuple[Array, Array]:
+        result = network.forward(tuple(temperature * zl for zl in z), upto)
+        log_p = prior.log_det + _log_normal(result.u) + result.excess
+        # Noise of standard deviation T instead of one.
+        tempered = 0.5 * jnp.sum(result.z**2) * (1 - temperature**-2)
+        log_p += tempered - result.z.size * math.log(temperature)
+        y, log_det = output.transform_and_log_det(prior.unwhiten(result.u))
+        return y, log_p - log_det.sum()
+
+    return jax.vmap(one)(*z)
+
+
+@eqx.filter_jit
+def _log_prob(network: MsIGN, x: Array, scale: int, upto: int) -> Array:
+    prior = network.prior_at(scale)
+    output = network.output._vectorize
+
+    def one(y: Array) -> Array:
+        x, log_det = output.inverse_and_log_det(y)
+        u = prior.whiten(x)
+        excess = network.backward(u, scale, upto).excess
+        return prior.log_det + _log_normal(u) + excess + log_det.sum()
+
+    return _batched(one, x, trailing=[len(prior.lattice.field_shape)])
+
+
+@eqx.filter_jit
+def _log_excess(network: MsIGN, x: Array, scale: int, upto: int) -> Array:
+    prior = network.prior_at(scale)
+
+    def one(y: Array) -> Array:
+        u = prior.whiten(network.output._vectorize.inverse(y))
+        return network.backward(u, scale, upto).excess
+
+    return _batched(one, x, trailing=[len(prior.lattice.field_shape)])
+
+
+@eqx.filter_jit
+def _encode(network: MsIGN, x: Array, scale: int, upto: int) -> tuple[Array, ...]:
+    prior = network.prior_at(scale)
+    ends = [lattice.dim for lattice in network.lattices[: scale - 1]]
+
+    def one(y: Array) -> tuple[Array, ...]:
+        u = prior.whiten(network.output._vectorize.inverse(y))
+        return tuple(jnp.split(network.backward(u, scale, upto).z, ends))
+
+    return _batched(one, x, trailing=[len(prior.lattice.field_shape)])
+
+
+@eqx.filter_jit
+def _decode(network: MsIGN, z: tuple[Array, ...], scale: int, upto: int) -> Array:
+    prior = network.prior_at(scale)
+
+    def one(*z: Array) -> Array:
+        return network.output._vectorize.transform(prior.unwhiten(network.forward(z, upto).u))
+
+    return _batched(one, *z, trailing=[1] * scale)
+
+
+@eqx.filter_jit
+def _snapshots(
+    network: MsIGN, z: tuple[Array, ...], scale: int, per_scale: int
+) -> tuple[tuple[Array, ...], ...]:
+    fractions = [i / (per_scale - 1) for i in range(per_scale)]
+
+    def one(*z: Array) -> tuple[tuple[Array, ...], ...]:
+        shown = []
+        for l in range(1, scale + 1):
+            prior = network.prior_at(l)
+            head = prior.unwhiten(network.forward(z[:l], upto=l - 1).u)
+            parts = [part_of_flow(network.flows[l - 1], f).transform(head) for f in fractions]
+            shown.append(tuple(network.output._vectorize.transform(x) for x in parts))
+        return tuple(shown)
+
+    return _batched(one, *z, trailing=[1] * scale)
+
+
+def part_of_flow(flow: AbstractBijection, fraction: float) -> AbstractBijection:
+    """The first `fraction` of a flow's blocks as a bijection (the whole flow for 1)."""
+    if fraction >= 1:
+        return flow
+    if isinstance(flow, Squeezed | Whitened):
+        return eqx.tree_at(lambda f: f.inner, flow, part_of_flow(flow.inner, fraction))
+    if isinstance(flow, Chain):
+        count = round(fraction * len(flow.bijections))
+        return Chain(flow.bijections[:count]) if count else Identity(flow.shape)
+    if isinstance(flow, Scan):
+        leaves = jax.tree.leaves(eqx.filter(flow.bijection, eqx.is_array))
+        count = round(fraction * leaves[0].shape[0])
+        if count:
+            return Scan(jax.tree.map(lambda a: a[:count] if eqx.is_array(a) else a, flow.bijection))
+    return Identity(flow.shape)
