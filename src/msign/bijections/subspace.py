@@ -1,0 +1,179 @@
+"""Flows that move only a few directions: the likelihood-informed subspace of whitened space.
+
+Data inform few directions. In whitened coordinates the posterior is nearly standard normal in all
+others, so a flow on r << d coordinates, the identity elsewhere, can be all that is needed: exact
+log-determinant, and a cost that does not grow with d.
+"""
+
+import dataclasses
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import paramax
+from flowjax.bijections import (
+    AbstractBijection,
+    Chain,
+    Coupling,
+    Invert,
+    Permute,
+    RationalQuadraticSpline,
+    Vmap,
+)
+from jax.scipy.linalg import solve_triangular
+from jaxtyping import Array, ArrayLike, PRNGKeyArray
+
+from msign import checks
+from msign.bijections.channels import MAX_LOG_SCALE, bounded
+
+
+@dataclasses.dataclass(frozen=True)
+class InformedConfig:
+    """Hyper-parameters of the flow on the informed subspace.
+
+    Attributes:
+        max_rank: Largest dimension of the subspace.
+        blocks: Spline couplings per stack (for a single variable half as many splines).
+        hidden: Width of the conditioners' two hidden layers.
+        knots: Bins of a spline.
+        interval: Splines act on [-interval, interval] and are the identity outside.
+    """
+
+    max_rank: int = 24
+    blocks: int = 6
+    hidden: int = 48
+    knots: int = 12
+    interval: float = 6.0
+
+    def __post_init__(self) -> None:
+        checks.integer("max_rank", self.max_rank, 1)
+        checks.integer("blocks", self.blocks, 1)
+        checks.integer("hidden", self.hidden, 1)
+        checks.integer("knots", self.knots, 2)
+        checks.positive("interval", self.interval)
+
+
+class SubspaceFlow(AbstractBijection):
+    """`inner` on the coordinates along orthonormal columns V, the identity orthogonal to them.
+
+    Args:
+        basis: V, of shape `(d, r)`, orthonormal columns.
+        inner: Bijection of shape `(r,)`.
+    """
+
+    shape: tuple[int, ...]
+    cond_shape: None
+    basis: Array
+    inner: AbstractBijection
+
+    def __init__(self, basis: ArrayLike, inner: AbstractBijection):
+        basis = jnp.asarray(basis)
+        if basis.ndim != 2 or basis.shape[1] != (inner.shape[0] if inner.shape else None):
+            raise ValueError(
+                f"basis must have one column for each of inner's {inner.shape} variables, got shape "
+                f"{basis.shape}"
+            )
+        self.shape = (basis.shape[0],)
+        self.cond_shape = None
+        self.basis = paramax.non_trainable(basis)
+        self.inner = inner
+
+    def transform_and_log_det(
+        self, x: Array, condition: Array | None = None
+    ) -> tuple[Array, Array]:
+        return self._move(x, self.inner.transform_and_log_det)
+
+    def inverse_and_log_det(self, y: Array, condition: Array | None = None) -> tuple[Array, Array]:
+        return self._move(y, self.inner.inverse_and_log_det)
+
+    def _move(self, x: Array, inner: Any) -> tuple[Array, Array]:
+        s = jnp.matmul(x, self.basis, precision=jax.lax.Precision.HIGHEST)
+        moved, log_det = inner(s)
+        return x + self.basis @ (moved - s), log_det
+
+
+class TriangularMap(AbstractBijection):
+    """y = L x + b, L lower triangular with positive, bounded diagonal; identity at the start."""
+
+    shape: tuple[int, ...]
+    cond_shape: None
+    shift: Array
+    lower: Array
+    raw_log_diagonal: Array
+
+    def __init__(self, rank: int):
+        self.shape = (rank,)
+        self.cond_shape = None
+        self.shift = jnp.zeros(rank)
+        self.lower = jnp.zeros(rank * (rank - 1) // 2)
+        self.raw_log_diagonal = jnp.zeros(rank)
+
+    @classmethod
+    def from_matrix(cls, matrix: np.ndarray, shift: np.ndarray) -> "TriangularMap":
+        """The map with a given lower triangular matrix and shift."""
+        rank = len(shift)
+        limit = 0.99 * MAX_LOG_SCALE
+        log_diagonal = np.clip(np.log(np.diag(matrix)), -limit, limit) / MAX_LOG_SCALE
+        values = (
+            jnp.asarray(shift),
+            jnp.asarray(matrix[np.tril_indices(rank, -1)]),
+            jnp.asarray(MAX_LOG_SCALE * np.arctanh(log_diagonal)),
+        )
+        where = lambda m: (m.shift, m.lower, m.raw_log_diagonal)  # noqa: E731
+        return eqx.tree_at(where, cls(rank), values)
+
+    def transform_and_log_det(self, x: Array, condition: Array | None = None) -> tuple[Array, Array]:
+        matrix, log_diagonal = self._matrix()
+        return matrix @ x + self.shift, log_diagonal.sum()
+
+    def inverse_and_log_det(self, y: Array, condition: Array | None = None) -> tuple[Array, Array]:
+        matrix, log_diagonal = self._matrix()
+        inverse = solve_triangular(matrix, jnp.eye(len(matrix), dtype=matrix.dtype), lower=True)
+        return inverse @ (y - self.shift), -log_diagonal.sum()
+
+    def _matrix(self) -> tuple[Array, Array]:
+        log_diagonal = bounded(self.raw_log_diagonal, MAX_LOG_SCALE)
+        below = np.tril_indices(self.shape[0], -1)
+        return jnp.diag(jnp.exp(log_diagonal)).at[below].set(self.lower), log_diagonal
+
+
+def informed_stack(key: PRNGKeyArray, rank: int, config: InformedConfig) -> Chain:
+    """Spline couplings and then an affine map on `rank` variables, the identity at the start.
+
+    Variables are expected in order of falling stiffness: the last couplings move the stiffest
+    ones given all others.
+    """
+    spline = RationalQuadraticSpline(knots=config.knots, interval=config.interval)
+    layers: list[AbstractBijection] = []
+    if rank == 1:
+        layers = [Vmap(spline, axis_size=1) for _ in range((config.blocks + 1) // 2)]
+    for k in range(config.blocks if rank > 1 else 0):
+        moved = _moved(k, config.blocks, rank)
+        kept = np.setdiff1d(np.arange(rank), moved)
+        order = Permute(jnp.asarray(np.concatenate([kept, moved])))
+        coupling = Coupling(
+            jr.fold_in(key, k),
+            transformer=spline,
+            untransformed_dim=len(kept),
+            dim=rank,
+            nn_width=config.hidden,
+            nn_depth=2,
+            nn_activation=jnp.tanh,
+        )
+        last = lambda c: (c.conditioner.layers[-1].weight, c.conditioner.layers[-1].bias)  # noqa: E731
+        coupling = eqx.tree_at(last, coupling, replace_fn=jnp.zeros_like)
+        layers += [order, coupling, Invert(order)]
+    layers.append(TriangularMap(rank))
+    return Chain(layers)
+
+
+def _moved(block: int, blocks: int, rank: int) -> np.ndarray:
+    """Which variables a block moves: halves in turn, and the stiffest few at the very end."""
+    half, few = (rank + 1) // 2, max(1, rank // 6)
+    index = np.arange(rank)
+    patterns = [index[half:], index[:half], index[1::2], index[::2], index[few:], index[:few]]
+    patterns = [p for p in patterns if 0 < len(p) < rank]
+    return patterns[(block - blocks) % len(patterns)]

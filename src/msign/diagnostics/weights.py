@@ -1,0 +1,115 @@
+"""Quality of importance weights: what a certificate rests on.
+
+`log_weights` are log q - log p of samples of p, up to one common constant.
+"""
+
+import dataclasses
+
+import arviz as az
+import numpy as np
+from jaxtyping import ArrayLike
+
+
+@dataclasses.dataclass(frozen=True)
+class WeightReport:
+    """Estimates from n log-weights.
+
+    Attributes:
+        n: Number of samples.
+        ess_fraction: Effective sample size over n.
+        khat: Pareto shape of the largest weights (below 0.5: reliable; above 0.7: not).
+        log_evidence: Log of the mean weight.
+        log_evidence_stderr: Its standard error.
+        reverse_kl: Estimate of KL(p||q).
+        forward_kl: Estimate of KL(q||p), self-normalised.
+        jeffreys: Their sum.
+        jeffreys_stderr: Its standard error.
+        worst: Largest log-weight above the log-evidence: how much the worst sample of p misses.
+        lowest: Smallest log-weight below the log-evidence.
+    """
+
+    n: int
+    ess_fraction: float
+    khat: float
+    log_evidence: float
+    log_evidence_stderr: float
+    reverse_kl: float
+    forward_kl: float
+    jeffreys: float
+    jeffreys_stderr: float
+    worst: float
+    lowest: float
+
+    @property
+    def verdict(self) -> str:
+        """In words, whether samples and weights can be trusted."""
+        if not np.isfinite(self.jeffreys) or self.khat > 0.7 or self.ess_fraction < 0.01:
+            return (
+                f"NOT RELIABLE: effective sample size {100 * self.ess_fraction:.2g} percent, k-hat "
+                f"{self.khat:.2f}. Neither samples nor weights describe the posterior; train longer "
+                "or with a larger budget."
+            )
+        if self.khat > 0.5 or self.ess_fraction < 0.1:
+            return (
+                f"ROUGH: effective sample size {100 * self.ess_fraction:.2g} percent, k-hat "
+                f"{self.khat:.2f}. Use importance-corrected samples (resample), and expect slow "
+                "convergence of tail quantities."
+            )
+        return (
+            f"GOOD: effective sample size {100 * self.ess_fraction:.3g} percent, k-hat "
+            f"{self.khat:.2f}; importance weights correct the rest. (Modes that the model never "
+            "visits leave no trace in its own weights.)"
+        )
+
+
+def normalised(log_weights: ArrayLike) -> np.ndarray:
+    """Weights that sum to one."""
+    a = np.asarray(log_weights, np.float64)
+    w = np.exp(a - np.max(a))
+    return w / w.sum()
+
+
+def ess_fraction(log_weights: ArrayLike) -> float:
+    """Effective sample size over the number of samples."""
+    w = normalised(log_weights)
+    return float(1 / (len(w) * np.sum(w**2)))
+
+
+def pareto_khat(log_weights: ArrayLike) -> float:
+    """Shape of a generalised Pareto distribution fitted to the largest weights (PSIS)."""
+    a = np.asarray(log_weights, np.float64)
+    if np.ptp(a) < 1e-9:
+        return -np.inf
+    with np.errstate(all="ignore"):
+        return float(az.psislw(a - a.max())[1])
+
+
+def weight_report(log_weights: ArrayLike) -> WeightReport:
+    """All estimates from log-weights."""
+    a = np.asarray(log_weights, np.float64)
+    n = len(a)
+    top = a.max()
+    w = np.exp(a - top)
+    mean = w.mean()
+    log_evidence = float(top + np.log(mean))
+    relative = w / mean  # q/p, mean one
+    log_relative = a - log_evidence
+    finite = np.isfinite(a)
+    reverse = -log_relative if finite.all() else np.full(n, np.inf)
+    forward = relative * np.where(finite, log_relative, 0.0)
+    # Delta method for the self-normalised forward part.
+    influence = forward - forward.mean() * relative - (relative - 1)
+    spread = reverse + influence if finite.all() else np.full(n, np.nan)
+    return WeightReport(
+        n=n,
+        ess_fraction=ess_fraction(a),
+        khat=pareto_khat(a),
+        log_evidence=log_evidence,
+        log_evidence_stderr=float(relative.std() / np.sqrt(n)),
+        reverse_kl=float(reverse.mean()),
+        forward_kl=float(forward.mean()),
+        jeffreys=float(reverse.mean() + forward.mean()),
+        jeffreys_stderr=float(np.std(spread) / np.sqrt(n)),
+        worst=float(log_relative.max()),
+        lowest=float(log_relative.min()),
+    )

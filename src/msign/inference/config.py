@@ -1,0 +1,114 @@
+"""Options of `fit`, validated when made."""
+
+import dataclasses
+from typing import Any
+
+from msign import checks
+from msign.bijections.glow import GlowConfig
+from msign.bijections.subspace import InformedConfig
+
+FLOWS = ("informed", "glow", "both")
+OBJECTIVES = (
+    "auto",
+    "pool",
+    "pathwise",
+    "centred",
+    "score",
+    "reverse_kl",
+    "forward_kl",
+    "stein",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class FitConfig:
+    """How a posterior is trained.
+
+    Attributes:
+        flow: `informed`: flows on the likelihood-informed subspace, carried from scale to scale;
+            `glow`: the paper's Glow stacks, one per scale; `both`: at each scale an informed flow
+            and then a Glow stack.
+        objective: `pool`: Jeffreys divergence on a re-used pool; `pathwise`, `centred`: its
+            low-variance forms on fresh samples; `score`: equations (10) and (11) as they stand;
+            `reverse_kl`, `forward_kl`: one side alone; `stein`: amortized SVGD. `auto`: pool for
+            informed flows and for Glow at scales 1 and 2, pathwise (centred without derivatives)
+            above.
+        train: `all` flows up to the stage's scale, or only the `last` one (Glow).
+        single_stage: Train the finest scale at once, from the prior (ablation "-S").
+        conditioning: `exact` prior conditioning, or `nearest` (ablation "SNN"; Glow only).
+        informed: Hyper-parameters of informed flows.
+        glow: Hyper-parameters of Glow flows.
+        subspace_samples: Fields whose gradients find the informed subspace at each scale.
+        subspace_tolerance: Nats that may be lost by leaving directions out.
+        rounds: Most rounds of a stage (a round: draw, simulate, update).
+        round_size: Fields drawn per round; None: an eighth of the stage's share of the budget,
+            between 200 and 4000.
+        steps: Gradient steps per round.
+        batch_size: Fields per gradient step: minibatches of the pool, or fresh draws.
+        learning_rate: Of Adam; None: 5e-3 for up to 4 trained variables, else 2e-3.
+        clip_norm: Largest norm of a gradient.
+        averaging: Decay of the running average of weights that is kept (0: none).
+        bridge_ess: Bridge the target until the weights are worth this fraction of a round.
+        tolerance: A stage ends when its held-out Jeffreys estimate is below this.
+        patience: A stage ends after so many rounds without improvement.
+        certificate: Fields simulated at the end for the certificate, part of the budget; None: a
+            twentieth of the budget, between 200 and 5000.
+        checkpoint_rounds: Rounds between checkpoints.
+    """
+
+    flow: str = "informed"
+    objective: str = "auto"
+    train: str = "all"
+    single_stage: bool = False
+    conditioning: str = "exact"
+    informed: InformedConfig = InformedConfig()
+    glow: GlowConfig = GlowConfig()
+    subspace_samples: int = 300
+    subspace_tolerance: float = 0.01
+    rounds: int = 16
+    round_size: int | None = None
+    steps: int = 400
+    batch_size: int = 2048
+    learning_rate: float | None = None
+    clip_norm: float = 1.0
+    averaging: float = 0.0
+    bridge_ess: float = 0.25
+    tolerance: float = 0.003
+    patience: int = 3
+    certificate: int | None = None
+    checkpoint_rounds: int = 1
+
+    def __post_init__(self) -> None:
+        checks.one_of("flow", self.flow, FLOWS)
+        checks.one_of("objective", self.objective, OBJECTIVES)
+        checks.one_of("train", self.train, ("all", "last"))
+        checks.one_of("conditioning", self.conditioning, ("exact", "nearest"))
+        if self.conditioning == "nearest" and self.flow != "glow":
+            raise ValueError(f"flow must be 'glow' with conditioning='nearest', got {self.flow!r}")
+        for name in ("subspace_samples", "rounds", "steps", "patience", "checkpoint_rounds"):
+            checks.integer(name, getattr(self, name), 1)
+        checks.integer("batch_size", self.batch_size, 2)
+        for name in ("round_size", "certificate"):
+            if getattr(self, name) is not None:
+                checks.integer(name, getattr(self, name), 16)
+        if self.learning_rate is not None:
+            checks.positive("learning_rate", self.learning_rate)
+        for name in ("clip_norm", "subspace_tolerance", "tolerance"):
+            checks.positive(name, getattr(self, name))
+        if not 0 <= checks.finite("averaging", self.averaging) < 1:
+            raise ValueError(f"averaging must be in [0, 1), got {self.averaging!r}")
+        if not 0 < checks.finite("bridge_ess", self.bridge_ess) < 1:
+            raise ValueError(f"bridge_ess must be in (0, 1), got {self.bridge_ess!r}")
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> "FitConfig":
+        """Inverse of `to_json`."""
+        plain = dict(values)
+        plain["informed"] = InformedConfig(**plain["informed"])
+        glow = {k: tuple(v) if isinstance(v, list) else v for k, v in plain["glow"].items()}
+        plain["glow"] = GlowConfig(**glow)
+        return cls(**plain)

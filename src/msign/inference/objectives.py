@@ -1,0 +1,209 @@
+"""Training objectives: small callables, apart from the loop that runs them.
+
+Each takes a core (see `models`) and a batch of evaluated fields and returns a scalar whose gradient with
+respect to the core is the estimator; for those that say so the value is the divergence itself,
+up to a constant. All work with excesses, log p - log prior (see `models`), and log-likelihoods,
+so that no normalising constant is needed: for a field drawn from p, log p/q = excess -
+log-likelihood + log Z.
+
+Notation: l_i = log p/q of the model's own samples, centred where the constant matters; w_i
+self-normalised importance weights of the target, summing to one.
+"""
+
+import dataclasses
+from typing import NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from msign.inference.models import Core
+
+MAX_LOG_RATIO = 50.0  # log-ratios are clipped here: beyond it a sample says "elsewhere" already
+
+
+class Batch(NamedTuple):
+    """Evaluated fields for one gradient step; what an objective does not ask for is None.
+
+    Attributes:
+        z: Noise of the model's own samples `(n, m)`.
+        s: Their trained variables `(n, m)`.
+        target: Their log-target minus log prior (bridged log-likelihood) `(n,)`.
+        slope: Gradient of `target` with respect to s `(n, m)`.
+        proposal_s: Trained variables of samples of the proposal q~ `(k, m)`.
+        proposal_target: Their log-target minus log prior `(k,)`.
+        proposal_excess: Their log-proposal minus log prior `(k,)`.
+    """
+
+    z: Array
+    s: Array
+    target: Array
+    slope: Array | None = None
+    proposal_s: Array | None = None
+    proposal_target: Array | None = None
+    proposal_excess: Array | None = None
+
+
+class Objective(Protocol):
+    """What the loop needs to know of an objective: the samples it uses, and how to call it."""
+
+    uses_gradient: bool
+    uses_proposal: bool
+
+    def __call__(self, core: Core, batch: Batch) -> Array:
+        """A scalar whose gradient is the estimator."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class ScoreJeffreys:
+    """The paper's estimator: equations (10) and (11) with self-normalised weights against q~.
+
+    `reverse` and `forward` weigh KL(p||q) and KL(q||p); (1, 1) is the Jeffreys divergence.
+    """
+
+    reverse: float = 1.0
+    forward: float = 1.0
+    uses_gradient: bool = False
+
+    @property
+    def uses_proposal(self) -> bool:
+        return self.forward > 0
+
+    def __call__(self, core: Core, batch: Batch) -> Array:
+        loss = jnp.zeros(())
+        if self.reverse:
+            excess = _excess(core, batch.s)
+            ratio = jax.lax.stop_gradient(_clip(excess - batch.target))
+            loss += self.reverse * jnp.mean((1 + ratio) * excess)
+        if self.forward:
+            assert batch.proposal_s is not None
+            weights = jax.nn.softmax(batch.proposal_target - batch.proposal_excess)
+            loss -= self.forward * jnp.sum(weights * _excess(core, batch.proposal_s))
+        return loss
+
+
+@dataclasses.dataclass(frozen=True)
+class CentredJeffreys:
+    """Both divergences from the model's own samples, without derivatives, centred.
+
+    (l_i - mean l) grad log p for KL(p||q) and (n w_i - 1) grad log p for KL(q||p), w against the
+    model itself: the variance vanishes where p = q.
+    """
+
+    reverse: float = 1.0
+    forward: float = 1.0
+    uses_gradient: bool = False
+    uses_proposal: bool = False
+
+    def __call__(self, core: Core, batch: Batch) -> Array:
+        excess = _excess(core, batch.s)
+        ratio = jax.lax.stop_gradient(_clip(excess - batch.target))
+        n = len(ratio)
+        centred = (ratio - ratio.mean()) * (n / max(n - 1, 1))
+        weights = n * jax.nn.softmax(-ratio)
+        return jnp.mean((self.reverse * centred - self.forward * (weights - 1)) * excess)
+
+
+@dataclasses.dataclass(frozen=True)
+class PathwiseJeffreys:
+    """Both divergences through the path x = T(z), for targets with a derivative.
+
+    The gradient of E_p[f(w)], w = q/p, that only follows the path is -E[f''(w) w^2 (d log w / dx)
+    dx/dtheta]: a factor 1 for KL(p||q) and w for KL(q||p), on one batch, and zero variance where
+    p = q.
+    """
+
+    reverse: float = 1.0
+    forward: float = 1.0
+    max_weight: float = 10.0
+    uses_gradient: bool = True
+    uses_proposal: bool = False
+
+    def __call__(self, core: Core, batch: Batch) -> Array:
+        assert batch.slope is not None
+        fixed = jax.lax.stop_gradient(core)
+        value_and_slope = jax.vmap(jax.value_and_grad(lambda s: fixed.backward(s)[1]))
+        excess, slope = value_and_slope(batch.s)
+        weights = len(excess) * jax.nn.softmax(-_clip(excess - batch.target))
+        factor = self.reverse + self.forward * jnp.minimum(weights, self.max_weight)
+        direction = jax.lax.stop_gradient(factor[:, None] * (slope - batch.slope))
+        moved = jax.vmap(lambda z: core.forward(z)[0])(batch.z)
+        return jnp.mean(jnp.sum(direction * moved, -1))
+
+
+@dataclasses.dataclass(frozen=True)
+class SteinObjective:
+    """Amortized SVGD: the samples follow the kernelised Stein direction (ablation "-AS").
+
+    Radial basis kernel with the median heuristic, on the trained variables.
+    """
+
+    uses_gradient: bool = True
+    uses_proposal: bool = False
+
+    def __call__(self, core: Core, batch: Batch) -> Array:
+        assert batch.slope is not None
+        score = batch.slope - batch.s  # of the target itself: the prior is standard normal here
+        direction = jax.lax.stop_gradient(stein_direction(batch.s, score))
+        moved = jax.vmap(lambda z: core.forward(z)[0])(batch.z)
+        return -jnp.mean(jnp.sum(direction * moved, -1))
+
+
+def stein_direction(s: Array, score: Array) -> Array:
+    """phi(s_i) = mean_j [k(s_j, s_i) score_j + grad_j k(s_j, s_i)], k Gaussian."""
+    n = len(s)
+    squared = jnp.sum((s[:, None] - s[None]) ** 2, -1)
+    bandwidth = jnp.median(squared) / jnp.log(n + 1.0) + 1e-12
+    kernel = jnp.exp(-squared / bandwidth)
+    repulsion = 2 / bandwidth * (s * kernel.sum(1, keepdims=True) - kernel @ s)
+    return (kernel @ score + repulsion) / n
+
+
+def kernelised_stein_discrepancy(s: Array, score: Array) -> Array:
+    """Squared kernelised Stein discrepancy (V-statistic) of samples to a target with that score."""
+    n, m = s.shape
+    difference = s[:, None] - s[None]
+    squared = jnp.sum(difference**2, -1)
+    h = jnp.median(squared) / jnp.log(n + 1.0) + 1e-12
+    kernel = jnp.exp(-squared / h)
+    inner = score @ score.T
+    cross = 2 / h * jnp.einsum("ijk,ik->ij", difference, score)
+    cross -= 2 / h * jnp.einsum("ijk,jk->ij", difference, score)
+    trace = 2 * m / h - 4 * squared / h**2
+    return jnp.mean(kernel * (inner + cross + trace))
+
+
+def pool_jeffreys(
+    excess: Array, target: Array, mixture: Array, reverse: float = 1.0, forward: float = 1.0
+) -> Array:
+    """Jeffreys divergence between model and target on a pool of fields drawn from a mixture.
+
+    Both are re-weighted to the pool with the balance heuristic (all draws together are a sample
+    of the mixture of the proposals that drew them) and self-normalised. The derivative is the
+    control-variate form: model weights minus target weights, zero for any pool where p = q. Rows
+    with `mixture = inf` do not count.
+    """
+    used = jnp.isfinite(mixture)
+    log_v = jax.nn.log_softmax(jnp.where(used, excess - mixture, -jnp.inf))
+    log_w = jax.nn.log_softmax(jnp.where(used, target - mixture, -jnp.inf))
+    ratio = jnp.where(used, _clip(log_v - log_w), 0.0)
+    return jnp.sum((reverse * jnp.exp(log_v) - forward * jnp.exp(log_w)) * ratio)
+
+
+def reverse_kl(gradient: bool) -> Objective:
+    """KL(p||q) alone (the ablation "-KL"): pathwise where there is a derivative."""
+    return PathwiseJeffreys(forward=0.0) if gradient else CentredJeffreys(forward=0.0)
+
+
+def forward_kl() -> Objective:
+    """KL(q||p) alone, weighted samples of the proposal."""
+    return ScoreJeffreys(reverse=0.0)
+
+
+def _excess(core: Core, s: Array) -> Array:
+    return jax.vmap(lambda s: core.backward(s)[1])(s)
+
+
+def _clip(log_ratio: Array) -> Array:
+    return jnp.clip(jnp.nan_to_num(log_ratio, nan=MAX_LOG_RATIO), -MAX_LOG_RATIO, MAX_LOG_RATIO)

@@ -1,0 +1,89 @@
+"""A pool of evaluated fields that is used again and again: simulations are the cost, not the flow.
+
+Fields come from a sequence of proposals (the model as it was). All of them together are treated as
+one sample of the mixture of these proposals (the balance heuristic), whose density at each field
+is kept up to date as proposals are added.
+"""
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from msign.inference.models import Core, excess_all
+
+
+class Pool(eqx.Module):
+    """Evaluated fields in arrays of fixed capacity, so that compiled code sees one shape.
+
+    Attributes:
+        s: Trained variables `(capacity, m)`.
+        log_likelihood: `(capacity,)`.
+        excess: Excess of each proposal at each field `(proposals, capacity)`.
+        counts: Fields drawn from each proposal `(proposals,)`.
+        size: Fields in the pool.
+    """
+
+    s: np.ndarray
+    log_likelihood: np.ndarray
+    excess: np.ndarray
+    counts: np.ndarray
+    size: int
+
+    @classmethod
+    def empty(cls, capacity: int, m: int, proposals: int) -> "Pool":
+        """A pool with room for so many fields and proposals."""
+        return cls(
+            np.zeros((capacity, m), np.float32),
+            np.zeros(capacity),
+            np.zeros((proposals, capacity)),
+            np.zeros(proposals, int),
+            0,
+        )
+
+    def add(
+        self, s: Array, log_likelihood: np.ndarray, proposals: list[Core]
+    ) -> "Pool":
+        """The pool with fields drawn from the last of `proposals` added."""
+        n, start = len(s), self.size
+        stop = start + n
+        new_s, values = self.s.copy(), self.log_likelihood.copy()
+        excess, counts = self.excess.copy(), self.counts.copy()
+        new_s[start:stop] = np.asarray(s)
+        values[start:stop] = log_likelihood
+        for i, proposal in enumerate(proposals[:-1]):
+            excess[i, start:stop] = np.asarray(excess_all(proposal, jnp.asarray(s)))
+        last = len(proposals) - 1
+        excess[last] = np.asarray(excess_all(proposals[-1], jnp.asarray(new_s)))
+        counts[last] = n
+        return Pool(new_s, values, excess, counts, stop)
+
+    def mixture(self) -> np.ndarray:
+        """Log-density of the mixture minus log prior; infinite where the pool is empty."""
+        used = self.counts > 0
+        shares = np.log(self.counts[used] / self.size)[:, None]
+        log_mixture = np.logaddexp.reduce(self.excess[used] + shares, axis=0)
+        log_mixture[self.size :] = np.inf
+        return log_mixture
+
+    def bridged(self, temperature: float) -> np.ndarray:
+        """Log-target minus log prior on the bridge: (1 - T) first proposal + T posterior."""
+        values = temperature * self.log_likelihood
+        return values + (1 - temperature) * self.excess[0] if temperature < 1 else values
+
+    def highest_temperature(self, effective: float, lowest: float) -> float:
+        """The largest T, at least `lowest`, at which the weights are worth `effective` samples."""
+        mixture = self.mixture()[: self.size]
+
+        def enough(t: float) -> bool:
+            a = self.bridged(t)[: self.size] - mixture
+            w = np.exp(a - a.max())
+            return w.sum() ** 2 / (w**2).sum() >= effective
+
+        if enough(1.0):
+            return 1.0
+        low, high = lowest, 1.0
+        for _ in range(30):
+            middle = 0.5 * (low + high)
+            low, high = (middle, high) if enough(middle) else (low, middle)
+        return low

@@ -1,0 +1,199 @@
+"""The model with which a stage starts, from the trained model of the scale before.
+
+Informed flows are carried over: the directions that data inform are found anew at each scale, and
+the flow trained so far goes on acting on those that continue its own. Glow flows start as the
+identity on top of the coarser network, so that the start is the proposal q~_l of Algorithm 1.
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from flowjax.bijections import AbstractBijection, Chain, Indexed
+from jaxtyping import PRNGKeyArray
+
+from msign.bijections.glow import glow_flow
+from msign.bijections.subspace import SubspaceFlow, TriangularMap, informed_stack
+from msign.bijections.whitened import Whitened
+from msign.inference.config import FitConfig
+from msign.inference.models import (
+    FlowCore,
+    NetworkCore,
+    StageModel,
+    draw,
+    informed_flow,
+    lift_directions,
+)
+from msign.inference.subspace import (
+    Subspace,
+    align,
+    gradients_by_regression,
+    subspace_from_gradients,
+)
+from msign.network import MsIGN
+from msign.problems.inverse import InverseProblem
+
+
+def start_model(
+    problem: InverseProblem,
+    scale: int,
+    before: StageModel | None,
+    config: FitConfig,
+    key: PRNGKeyArray,
+    allowance: int,
+) -> StageModel:
+    """The starting model of a stage; `before` is the trained one of the next coarser scale.
+
+    Simulates at most `allowance` times, to find the informed subspace.
+    """
+    if config.flow == "informed":
+        return _informed_start(problem, scale, before, config, key, allowance)
+    if before is None:
+        network = MsIGN(
+            problem.prior, problem.scales, config.glow, key=key, conditioning=config.conditioning
+        )
+    else:
+        assert isinstance(before.core, NetworkCore)
+        network = before.core.network
+    model = StageModel(NetworkCore(network, scale), None, problem.priors[scale - 1].lattice.dim)
+    if config.flow == "both":
+        subspace, _, _ = _find_subspace(problem, scale, model, 1, config, key, allowance)
+        network = with_informed_block(network, scale, subspace.basis, config, key)
+        model = StageModel(NetworkCore(network, scale), None, model.dim)
+    return model
+
+
+def with_informed_block(
+    network: MsIGN, scale: int, basis: np.ndarray, config: FitConfig, key: PRNGKeyArray
+) -> MsIGN:
+    """The network with an informed flow before the Glow stack of a scale."""
+    prior = network.prior_at(scale)
+    stack = informed_stack(jr.fold_in(key, 1), basis.shape[1], config.informed)
+    block = Whitened(SubspaceFlow(jnp.asarray(basis, jnp.float32), stack), prior)
+    glow = glow_flow(jr.fold_in(key, 2), prior, config.glow.at(scale, network.scales))
+    flows = (*network.flows[: scale - 1], Chain([block, glow]), *network.flows[scale:])
+    return eqx.tree_at(lambda n: n.flows, network, flows)
+
+
+def _informed_start(
+    problem: InverseProblem,
+    scale: int,
+    before: StageModel | None,
+    config: FitConfig,
+    key: PRNGKeyArray,
+    allowance: int,
+) -> StageModel:
+    prior = problem.priors[scale - 1]
+    carried, core = None, None
+    if before is not None:
+        assert before.basis is not None and isinstance(before.core, FlowCore)
+        core = before.core
+        lifted = lift_directions(prior, np.asarray(before.basis, np.float64))
+        carried = StageModel(core, jnp.asarray(lifted, jnp.float32), prior.lattice.dim)
+    rank_before = 0 if core is None else core.size
+    subspace, u, gradients = _find_subspace(
+        problem, scale, carried, max(1, rank_before), config, key, allowance
+    )
+    basis = subspace.basis
+    if core is None:
+        ranks: tuple[int, ...] = (basis.shape[1],)
+    else:
+        basis = align(basis, lifted)
+        ranks = core.ranks if basis.shape[1] == rank_before else (*core.ranks, basis.shape[1])
+    if core is None or ranks != core.ranks:
+        flow = informed_flow(jr.fold_in(key, 1), ranks, config.informed)
+        flow = flow if core is None else _carry(flow, core.flow)
+        flow = _gaussian_start(flow, rank_before, u @ basis, gradients @ basis)
+        core = FlowCore(flow, ranks)
+    return StageModel(core, jnp.asarray(basis, jnp.float32), prior.lattice.dim)
+
+
+def _carry(flow: Chain, old: AbstractBijection) -> Chain:
+    """`flow`, which has one more stack than `old`, with the stacks of `old` on the leading variables."""
+    assert isinstance(old, Chain)
+    stacks = list(flow.bijections)
+    for i, stack in enumerate(old.bijections):
+        inner = stack.bijection if isinstance(stack, Indexed) else stack
+        stacks[i] = eqx.tree_at(lambda p: p.bijection, stacks[i], inner)
+    return Chain(stacks)
+
+
+def _find_subspace(
+    problem: InverseProblem,
+    scale: int,
+    model: StageModel | None,
+    min_rank: int,
+    config: FitConfig,
+    key: PRNGKeyArray,
+    allowance: int,
+) -> tuple[Subspace, np.ndarray, np.ndarray]:
+    """The informed subspace at a scale, with the fields `(n, d)` and gradients that it rests on."""
+    d = problem.priors[scale - 1].lattice.dim
+    key = jr.fold_in(key, 0)
+    max_rank = min(config.informed.max_rank, d)
+    if problem.differentiable:
+        n = max(2, min(config.subspace_samples, allowance // 2))
+        u = _fields(model, key, n, d)
+        out = problem.evaluate(u, scale, gradient=True)
+        assert out.gradient is not None
+        u, gradients = np.asarray(u, np.float64), np.asarray(out.gradient, np.float64)
+    else:
+        n = max(2, min(max(config.subspace_samples, 20 * d), 20_000, allowance))
+        u = np.asarray(_fields(model, key, n, d), np.float64)
+        residuals = problem.evaluate(u.astype(np.float32), scale).residual
+        if model is not None and model.basis is not None:
+            known = np.asarray(model.basis, np.float64)
+        else:
+            known = np.eye(d) if d <= max_rank else np.zeros((d, 0))
+        gradients = _regressed(u, known, residuals)
+    finite = np.all(np.isfinite(gradients), axis=1)
+    u, gradients = u[finite], gradients[finite]
+    found = subspace_from_gradients(gradients, max_rank, config.subspace_tolerance, min_rank)
+    return found, u, gradients
+
+
+def _regressed(u: np.ndarray, known: np.ndarray, residuals: np.ndarray) -> np.ndarray:
+    good = np.all(np.isfinite(residuals), axis=1)
+    s = u @ known
+    rest = u - s @ known.T
+    r = known.shape[1]
+    gradients = np.full_like(u, np.nan)
+    pieces = gradients_by_regression(s[good], rest[good], residuals[good])
+    along_rest = pieces[:, r:] - (pieces[:, r:] @ known) @ known.T
+    gradients[good] = pieces[:, :r] @ known.T + along_rest
+    return gradients
+
+
+def _fields(model: StageModel | None, key: PRNGKeyArray, n: int, d: int) -> jax.Array:
+    eta = jr.normal(key, (n, d))
+    return eta if model is None else draw(model, eta)[0]
+
+
+def _gaussian_start(flow: Chain, old: int, s: np.ndarray, gradients: np.ndarray) -> Chain:
+    """The flow with a Gaussian guess for its new variables, given the old ones.
+
+    Gradients of the log-likelihood are fitted as linear in the variables, which is exact for linear
+    Gaussian problems (the classical low-rank update). Where the fit has no positive definite
+    precision, or there are too few gradients, the flow stays as it is.
+    """
+    n, r = s.shape
+    if n < 3 * (r + 1):
+        return flow
+    design = np.concatenate([np.ones((n, 1)), s], 1)
+    fit, *_ = np.linalg.lstsq(design, gradients[:, old:], rcond=None)
+    left = gradients[:, old:] - design @ fit
+    explained = 1 - (left**2).sum() / ((gradients[:, old:]) ** 2).sum()
+    constant, slope = fit[0], fit[1:].T
+    precision = np.eye(r - old) - 0.5 * (slope[:, old:] + slope[:, old:].T)
+    values = np.linalg.eigvalsh(precision)
+    if explained < 0.5 or values[0] < 0.5:
+        return flow
+    covariance = np.linalg.inv(precision)
+    matrix, shift = np.eye(r), np.zeros(r)
+    matrix[old:, old:] = np.linalg.cholesky(covariance)
+    matrix[old:, :old] = covariance @ slope[:, :old]
+    shift[old:] = covariance @ constant
+    new = TriangularMap.from_matrix(matrix, shift)
+    new = jax.tree.map(lambda a: jnp.asarray(a, jnp.float32) if eqx.is_array(a) else a, new)
+    return eqx.tree_at(lambda f: f.bijections[-1].bijections[-1], flow, new)

@@ -1,0 +1,101 @@
+"""Finding the likelihood-informed subspace of whitened space.
+
+The matrix E[g g^T] of likelihood gradients g says in which directions data pull the posterior
+away from the prior. Leaving out directions costs at most about half of the sum of their
+eigenvalues in nats, which is how the rank is chosen.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Subspace(NamedTuple):
+    """Orthonormal directions `(d, r)` in order of falling eigenvalues `(r,)`, and what is left out.
+
+    Attributes:
+        basis: The directions.
+        eigenvalues: Of E[g g^T] along them.
+        discarded: Half of the sum of the other eigenvalues, in nats.
+    """
+
+    basis: np.ndarray
+    eigenvalues: np.ndarray
+    discarded: float
+
+
+def subspace_from_gradients(
+    gradients: np.ndarray, max_rank: int, tolerance: float, min_rank: int = 1
+) -> Subspace:
+    """Leading directions of `(n, d)` gradients, as few as keep the discarded part below `tolerance`."""
+    g = np.asarray(gradients, np.float64) / np.sqrt(len(gradients))
+    _, singular, directions = np.linalg.svd(g, full_matrices=False)
+    values = singular**2
+    tails = 0.5 * np.append(np.cumsum(values[::-1])[::-1], 0.0)
+    rank = int(np.argmax(tails <= tolerance))
+    rank = min(max(rank, min_rank), max_rank, len(values))
+    return Subspace(directions[:rank].T, values[:rank], float(tails[rank]))
+
+
+def align(basis: np.ndarray, lifted: np.ndarray) -> np.ndarray:
+    """The basis rotated so that its first columns come closest to `lifted` (Procrustes).
+
+    A flow trained along `lifted` can then be carried over. The other columns keep their order.
+    """
+    r, old = basis.shape[1], lifted.shape[1]
+    left, _, right = np.linalg.svd(basis.T @ lifted, full_matrices=False)
+    first = basis @ (left @ right)
+    if r == old:
+        return first
+    rest = basis - first @ (first.T @ basis)
+    return np.concatenate([first, _leading_columns(rest, r - old)], 1)
+
+
+def _leading_columns(rest: np.ndarray, count: int) -> np.ndarray:
+    """`count` orthonormal columns spanning the columns of `rest`, earlier ones first."""
+    span = np.linalg.svd(rest, full_matrices=False)[0][:, :count]
+    order = np.argsort(np.argmax(np.abs(span.T @ rest), axis=1), kind="stable")
+    return span[:, order]
+
+
+def gradients_by_regression(
+    s: np.ndarray, rest: np.ndarray, residuals: np.ndarray
+) -> np.ndarray:
+    """Gradients of the log-likelihood without derivatives, from evaluated fields.
+
+    The whitened residuals r(u) are fitted by a quadratic in the known variables s plus terms
+    linear in the rest, whose slopes may vary linearly with s; the gradient of -|r|^2 / 2 of the
+    fit is -r' times its derivative. Slopes that do not stand out of the sampling noise are zero.
+
+    Args:
+        s: Variables along the known directions `(n, r)`.
+        rest: The other whitened coordinates `(n, d)`, their parts along the known directions
+            removed; standard normal and independent of s.
+        residuals: `(n, m)`.
+
+    Returns:
+        Gradients with respect to s and to the rest, `(n, r + d)`.
+    """
+    n, r = s.shape
+    upper = np.triu_indices(r)
+    centre, spread = s.mean(0), s.std(0) + 1e-12
+    t = (s - centre) / spread
+    quadratic = np.concatenate([np.ones((n, 1)), t, t[:, upper[0]] * t[:, upper[1]]], 1)
+    fit, *_ = np.linalg.lstsq(quadratic, residuals, rcond=1e-8)
+    left = residuals - quadratic @ fit
+    # Derivative of the quadratic along s: (n, r, m).
+    linear, second = fit[1 : r + 1], np.zeros((r, r, residuals.shape[1]))
+    second[upper] = fit[r + 1 :]
+    second = second + second.transpose(1, 0, 2)
+    slope_s = (linear + np.einsum("nk,kjm->njm", t, second)) / spread[:, None]
+    gradient_s = -np.einsum("nm,njm->nj", residuals, slope_s)
+    # Slopes along the rest, for each residual and each of the weights 1, t_1, ..., t_r.
+    weights = np.concatenate([np.ones((n, 1)), t], 1)
+    weights = np.linalg.qr(weights)[0] * np.sqrt(n)
+    products = (left[:, :, None] * weights[:, None, :]).reshape(n, -1)
+    slopes = products.T @ rest / n
+    noise = (products**2).mean(0) * rest.shape[1] / n
+    slopes[(slopes**2).sum(1) < 2 * noise] = 0.0
+    slopes = slopes.reshape(residuals.shape[1], r + 1, -1)
+    gradient_rest = -np.einsum("nm,nq,mqd->nd", residuals, weights, slopes, optimize=True)
+    return np.concatenate([gradient_s, gradient_rest], 1)

@@ -1,0 +1,142 @@
+"""The paper's synthetic problem (section 6.1.1): a quadratic measurement, two symmetric modes.
+
+F(x) = t^2 with t = 4 * integral of phi x, phi = sin(pi s1) sin(2 pi s2), normalised so that
+t = 1 for x = phi. The data are y = 1. phi is an eigenvector of the prior at every scale, so the
+posterior factorises there: one coordinate u* with density proportional to
+N(u*) exp(-(F(tau_l u*) - y)^2 / 2 gamma^2), all others standard normal.
+"""
+
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jaxtyping import Array, ArrayLike, PRNGKeyArray
+
+from msign import checks
+from msign.priors import LaplacePrior
+from msign.problems.inverse import InverseProblem
+
+GRID = 200_001
+
+
+class SyntheticReference:
+    """Exact samples, evidence and moments of the synthetic posterior, for evaluation only."""
+
+    def __init__(self, problem: InverseProblem, phi: np.ndarray, gamma: float, tilt: float):
+        self.problem = problem
+        self.gamma = gamma
+        self.tilt = tilt
+        self._phi = phi
+        self._lines: dict[int, tuple[int, float, np.ndarray, np.ndarray, float]] = {}
+
+    def _line(self, scale: int) -> tuple[int, float, np.ndarray, np.ndarray, float]:
+        """Index of u*, tau_l, a grid on it, the normalised density there, log evidence."""
+        if scale not in self._lines:
+            prior = self.problem.priors[scale - 1]
+            phi = jnp.asarray(self._phi)
+            for finer in reversed(self.problem.priors[scale:]):
+                phi = finer.lattice.pool(phi)
+            cells = prior.lattice.dim
+            # t = (4 / cells) <phi_l, x>, and phi_l is an eigenvector: one coordinate matters.
+            std = np.asarray(prior.std, np.float64).reshape(-1)
+            slopes = 4 / cells * np.asarray(prior.whiten(phi), np.float64) * std**2
+            index = int(np.argmax(np.abs(slopes)))
+            tau = slopes[index]
+            grid = np.linspace(-12, 12, GRID)
+            log_q = self._log_likelihood(tau * grid) - 0.5 * grid**2 - 0.5 * np.log(2 * np.pi)
+            density = np.exp(log_q)
+            evidence = density.sum() * (grid[1] - grid[0])
+            self._lines[scale] = (index, tau, grid, density / evidence, float(np.log(evidence)))
+        return self._lines[scale]
+
+    def _log_likelihood(self, t: np.ndarray) -> np.ndarray:
+        return -0.5 * ((t**2 + self.tilt * t - 1) / self.gamma) ** 2
+
+    def log_evidence(self, scale: int | None = None) -> float:
+        """Log of the integral of prior times exp(-|residual|^2 / 2)."""
+        return self._line(scale or self.problem.scales)[4]
+
+    def critical_index(self, scale: int | None = None) -> int:
+        """Which whitened coordinate is not standard normal."""
+        return self._line(scale or self.problem.scales)[0]
+
+    def critical_values(self, u: ArrayLike, scale: int | None = None) -> np.ndarray:
+        """t of fields in whitened coordinates."""
+        index, tau, *_ = self._line(scale or self.problem.scales)
+        return tau * np.asarray(u)[..., index]
+
+    def critical_density(self, t: np.ndarray, scale: int | None = None) -> np.ndarray:
+        """Exact posterior density of t."""
+        _, tau, grid, density, _ = self._line(scale or self.problem.scales)
+        return np.interp(np.asarray(t) / tau, grid, density) / abs(tau)
+
+    def mode_fractions(self, scale: int | None = None) -> tuple[float, float]:
+        """Mass of t < 0 and of t > 0 beside the trough between the modes."""
+        _, tau, grid, density, _ = self._line(scale or self.problem.scales)
+        trough = -0.5 * self.tilt
+        mass = density[(tau * grid) > trough].sum() * (grid[1] - grid[0])
+        return 1 - float(mass), float(mass)
+
+    def moments(self, scale: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Exact mean and standard deviation of every whitened coordinate."""
+        scale = scale or self.problem.scales
+        index, _, grid, density, _ = self._line(scale)
+        h = grid[1] - grid[0]
+        mean = np.zeros(self.problem.priors[scale - 1].lattice.dim)
+        std = np.ones_like(mean)
+        mean[index] = (grid * density).sum() * h
+        std[index] = np.sqrt(((grid - mean[index]) ** 2 * density).sum() * h)
+        return mean, std
+
+    def sample(self, key: PRNGKeyArray, n: int, scale: int | None = None) -> Array:
+        """Exact posterior samples in whitened coordinates `(n, d_l)`."""
+        scale = scale or self.problem.scales
+        index, _, grid, density, _ = self._line(scale)
+        cdf = np.concatenate([[0.0], np.cumsum(0.5 * (density[1:] + density[:-1]))])
+        cdf /= cdf[-1]
+        rank = np.asarray(jr.uniform(jr.fold_in(key, 1), (n,)), np.float64)
+        u = jr.normal(jr.fold_in(key, 0), (n, self.problem.priors[scale - 1].lattice.dim))
+        return u.at[:, index].set(jnp.asarray(np.interp(rank, cdf, grid)))
+
+
+def synthetic(
+    size: int = 64,
+    gamma: float = 0.2,
+    tilt: float = 0.0,
+    alpha: float = 0.1,
+    beta: float = 2.0,
+    black_box: bool = False,
+) -> InverseProblem:
+    """The synthetic problem on size x size cells; its `reference` is exact.
+
+    Args:
+        size: Cells per side, a power of two.
+        gamma: Standard deviation of the noise.
+        tilt: F(x) = t^2 + tilt * t; zero in the paper, other values make the modes unequal.
+        alpha: Smoothness of the prior.
+        beta: Amplitude of the prior.
+        black_box: Hand the forward map over as a NumPy function without derivative.
+    """
+    if checks.integer("size", size, 2) & (size - 1):
+        raise ValueError(f"size must be a power of two, got {size}")
+    prior = LaplacePrior((size, size), alpha, beta)
+    s = (np.arange(size) + 0.5) / size
+    phi = np.sin(np.pi * s)[:, None] * np.sin(2 * np.pi * s)
+    weights = 4 / size**2 * phi
+
+    def forward(x: ArrayLike) -> ArrayLike:
+        t = jnp.einsum("nij,ij->n", x, jnp.asarray(weights, jnp.asarray(x).dtype))
+        return (t**2 + tilt * t)[:, None]
+
+    def numpy_forward(x: ArrayLike) -> np.ndarray:
+        t = np.einsum("nij,ij->n", np.asarray(x), weights)
+        return (t**2 + tilt * t)[:, None]
+
+    problem = InverseProblem(
+        prior,
+        numpy_forward if black_box else forward,
+        data=[1.0],
+        noise_std=checks.positive("gamma", gamma),
+        name="synthetic",
+    )
+    problem.reference = SyntheticReference(problem, phi, gamma, tilt)
+    return problem
