@@ -1,17 +1,26 @@
 """Multiscale invertible generative networks for high-dimensional Bayesian inference."""
 
-from msign.bijections import GlowConfig
+from msign import problems
+from msign.bijections import GlowConfig, InformedConfig
+from msign.inference import FitConfig, Posterior, fit
 from msign.lattice import Lattice
 from msign.network import MsIGN
 from msign.priors import DensePrior, LaplacePrior, ScalarPrior, SpectralPrior
+from msign.problems import InverseProblem
 
 __all__ = [
     "DensePrior",
+    "FitConfig",
     "GlowConfig",
+    "InformedConfig",
+    "InverseProblem",
     "LaplacePrior",
     "Lattice",
     "MsIGN",
+    "Posterior",
     "ScalarPrior",
     "SpectralPrior",
+    "fit",
+    "problems",
 ]
 __version__ = "0.1.0"

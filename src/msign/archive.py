@@ -23,6 +23,7 @@ import numpy as np
 import paramax
 from jaxtyping import PyTree
 
+from msign import checks
 from msign.bijections import GlowConfig
 from msign.priors import DensePrior, Prior, ScalarPrior, SpectralPrior
 
@@ -40,8 +41,7 @@ def save(
     """Write all arrays of a module, and of `extra`, with their description."""
     arrays = _arrays(module) | (extra or {})
     for name, array in arrays.items():
-        if array.dtype.kind == "f" and not np.all(np.isfinite(array)):
-            raise ValueError(f"{name} has entries that are not finite: refusing to write {path}")
+        checks.finite_entries(name, array)
     listing = {name: [list(a.shape), str(a.dtype)] for name, a in arrays.items()}
     text = json.dumps({"format": FORMAT, **description, "arrays": listing}, indent=1)
     with atomic_write(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
@@ -78,8 +78,8 @@ def read_description(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict
             description = json.loads(archive.read("description.json"))
             names = [n for n in archive.namelist() if n.startswith("prior.")]
             given = {n[6:-4]: _read(archive, n) for n in names}
-    except (zipfile.BadZipFile, KeyError, json.JSONDecodeError) as error:
-        raise ValueError(f"{path} is not a file written by msign: {error}") from None
+    except (zipfile.BadZipFile, KeyError, json.JSONDecodeError, ValueError) as error:
+        raise ValueError(f"{path} is not a file written by msign, or damaged: {error}") from None
     if description.get("format") != FORMAT:
         raise ValueError(
             f"{path} has format {description.get('format')!r}, this version reads {FORMAT}"
@@ -91,27 +91,33 @@ def load(path: str | os.PathLike[str], like: T) -> T:
     """A copy of `like` with the arrays of a file; names, shapes and types must be the same."""
     expected = _arrays(like)
     with zipfile.ZipFile(path) as archive:
-        stored = {
-            n[:-4] for n in archive.namelist() if n.endswith(".npy") and not n.startswith("prior.")
-        }
+        names = {n[:-4] for n in archive.namelist() if n.endswith(".npy")}
+        stored = {n for n in names if not n.startswith("prior.")}
         missing, surplus = sorted(set(expected) - stored), sorted(stored - set(expected))
         if missing or surplus:
             what = f"lacks {missing[0]}" if missing else f"has an unknown array {surplus[0]}"
             raise ValueError(f"{path} is of another architecture: it {what}")
-        arrays = {name: _read(archive, f"{name}.npy") for name in expected}
+        try:
+            arrays = {name: _read(archive, f"{name}.npy") for name in expected}
+        except (zipfile.BadZipFile, ValueError) as error:
+            raise ValueError(f"{path} is damaged: {error}") from None
     for name, array in arrays.items():
         want = expected[name]
         if array.shape != want.shape or array.dtype != want.dtype:
             raise ValueError(
-                f"{path} is of another architecture: {name} is {array.dtype}{array.shape}, expected "
-                f"{want.dtype}{want.shape}"
+                f"{path} is of another architecture: {name} is {array.dtype}{array.shape}, "
+                f"expected {want.dtype}{want.shape}"
             )
-        if array.dtype.kind == "f" and not np.all(np.isfinite(array)):
-            raise ValueError(f"{path} is damaged: {name} has entries that are not finite")
-    names = iter(expected)
-    return jax.tree.map(
-        lambda leaf: jnp.asarray(arrays[next(names)]) if eqx.is_array(leaf) else leaf, like
-    )
+        checks.finite_entries(f"{path}: {name}", array)
+    ordered = iter(arrays.values())
+
+    def restored(leaf: Any) -> Any:
+        if not _is_array(leaf):
+            return leaf
+        array = next(ordered)
+        return array if isinstance(leaf, np.ndarray) else jnp.asarray(array)
+
+    return jax.tree.map(restored, like)
 
 
 def rebuild(cls: Any, path: Any, description: dict[str, Any], given: dict[str, np.ndarray]) -> Any:
@@ -121,7 +127,10 @@ def rebuild(cls: Any, path: Any, description: dict[str, Any], given: dict[str, n
     if description["output"] not in OUTPUTS:
         raise ValueError(f"{path} has an output activation {description['output']!r}: pass `like`")
     output = getattr(flowjax_bijections, description["output"])()
-    options = {k: tuple(v) if isinstance(v, list) else v for k, v in description["flow"].items()}
+    options: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in description["flow"].items()
+    }
     return cls(
         rebuild_prior(description["prior"], given),
         description["scales"],
@@ -138,7 +147,8 @@ def rebuild_prior(description: dict[str, Any], arrays: dict[str, np.ndarray]) ->
     if kind == "SpectralPrior":
         return SpectralPrior(shape, arrays["variances"], description["boundary"], mean, channels)
     if kind == "DensePrior":
-        matrices = [arrays[f"downsampling{i}"] for i in range(description["downsampling"])]
+        count = description["downsampling"]
+        matrices = None if count is None else [arrays[f"downsampling{i}"] for i in range(count)]
         return DensePrior(arrays["covariance"], shape, mean, channels, matrices)
     if kind == "ScalarPrior":
         mu = [arrays[f"mu{l}"] for l in range(2, description["scales"] + 1)]
@@ -151,7 +161,8 @@ def check_same(path: Any, expected: dict[str, Any], found: dict[str, Any]) -> No
     for name, value in json.loads(json.dumps(expected)).items():
         if found.get(name) != value:
             raise ValueError(
-                f"{path} is of another architecture: {name} is {found.get(name)!r}, expected {value!r}"
+                f"{path} is of another architecture: {name} is "
+                f"{checks.shortened(found.get(name), 200)}, expected {checks.shortened(value, 200)}"
             )
 
 
@@ -169,8 +180,7 @@ def describe_flow(flow: Any) -> str:
 
 def count_parameters(module: PyTree) -> int:
     """Number of trainable parameters: floating-point entries not marked as fixed."""
-    fixed = lambda leaf: isinstance(leaf, paramax.NonTrainable)  # noqa: E731
-    leaves = jax.tree.leaves(module, is_leaf=fixed)
+    leaves = jax.tree.leaves(module, is_leaf=lambda leaf: isinstance(leaf, paramax.NonTrainable))
     return sum(leaf.size for leaf in leaves if eqx.is_inexact_array(leaf))
 
 
@@ -180,8 +190,12 @@ def _arrays(module: PyTree) -> dict[str, np.ndarray]:
     return {
         "/".join(_part(key) for key in path): np.asarray(leaf)
         for path, leaf in leaves
-        if eqx.is_array(leaf)
+        if _is_array(leaf)
     }
+
+
+def _is_array(leaf: Any) -> bool:
+    return eqx.is_array(leaf) or isinstance(leaf, np.ndarray)
 
 
 def _part(key: Any) -> str:
@@ -192,4 +206,7 @@ def _part(key: Any) -> str:
 
 
 def _read(archive: zipfile.ZipFile, name: str) -> np.ndarray:
-    return np.load(io.BytesIO(archive.read(name)), allow_pickle=False)
+    try:
+        return np.load(io.BytesIO(archive.read(name)), allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise ValueError(f"{name}: {error}") from None

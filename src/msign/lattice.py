@@ -32,10 +32,7 @@ class Lattice:
     channels: int | None = None
 
     def __post_init__(self) -> None:
-        shape = (self.shape,) if isinstance(self.shape, int) else tuple(self.shape)
-        if not 1 <= len(shape) <= 3:
-            raise ValueError(f"shape must have one, two or three axes, got {self.shape!r}")
-        object.__setattr__(self, "shape", tuple(checks.integer("shape", n, 1) for n in shape))
+        object.__setattr__(self, "shape", checks.sides("shape", self.shape))
         if self.channels is not None:
             checks.integer("channels", self.channels, 1)
 
@@ -155,3 +152,23 @@ def haar(blocks: Array) -> Array:
         a, b = jnp.split(x, 2, axis)
         x = jnp.concatenate([a + b, a - b], axis) * math.sqrt(0.5)
     return x.reshape(blocks.shape)
+
+
+def join_bands(flat: Array, lattice: Lattice, noise_std: ArrayLike) -> Array:
+    """Haar blocks `(..., *coarse, 2^n, c)` from `(..., d)`: coarse field, standardised details."""
+    n = lattice.ndim
+    batch = flat.shape[:-1]
+    sides = lattice.coarsen().shape
+    coarse, noise = jnp.split(flat, [lattice.dim >> n], axis=-1)
+    low = coarse.reshape(*batch, *sides, 1, -1) * 2 ** (n / 2)
+    details = noise.reshape(*batch, *sides, 2**n - 1, low.shape[-1]) * noise_std
+    return jnp.concatenate([low, details], -2)
+
+
+def split_bands(blocks: Array, noise_std: ArrayLike, ndim: int | None = None) -> Array:
+    """Inverse of `join_bands`; `ndim` spatial axes (default: all but the last two)."""
+    n = blocks.ndim - 2 if ndim is None else ndim
+    batch = blocks.shape[: blocks.ndim - 2 - n]
+    coarse = blocks[..., 0, :] * 2 ** (-n / 2)
+    noise = blocks[..., 1:, :] / noise_std
+    return jnp.concatenate([coarse.reshape(*batch, -1), noise.reshape(*batch, -1)], -1)

@@ -8,23 +8,25 @@ rotation of (u_{l-1}, z_l), a flow that is still the identity costs nothing, and
 u_l and u_l' before and after F_l: the two large log-densities never meet in float32.
 """
 
-import math
+import itertools
 import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import jax.random as jr
 import paramax
-from flowjax.bijections import AbstractBijection, Chain, Identity, Scan
+from flowjax.bijections import AbstractBijection, Identity
 from jaxtyping import Array, ArrayLike, PRNGKeyArray
 
-from msign import archive, checks
-from msign.bijections import GlowConfig, Squeezed, Whitened, glow_flow
+from msign import archive, checks, passes
+from msign.bijections import GlowConfig, Whitened, glow_flow
 from msign.lattice import Lattice
-from msign.priors import NearestConditioning, Prior
+from msign.passes import part_of_flow
+from msign.priors import Prior, WhitenedNearest
+
+__all__ = ["MsIGN", "Pass", "part_of_flow"]
 
 CONDITIONINGS = ("exact", "nearest")
 
@@ -87,6 +89,7 @@ class MsIGN(eqx.Module):
         conditioning: str = "exact",
         output: AbstractBijection | None = None,
     ):
+        checks.instance("prior", prior, Prior)
         priors = prior.hierarchy(scales)
         key = jr.key(0) if key is None else key
         flow = GlowConfig() if flow is None else flow
@@ -101,6 +104,7 @@ class MsIGN(eqx.Module):
             flows = list(checks.per_scale("flow", tuple(flow), scales))
             self.config = None
         for l, (f, p) in enumerate(zip(flows, priors, strict=True), start=1):
+            checks.instance(f"flow of scale {l}", f, AbstractBijection)
             if f.shape != p.lattice.field_shape:
                 raise ValueError(
                     f"flow of scale {l} must have shape {p.lattice.field_shape}, got {f.shape}"
@@ -109,8 +113,9 @@ class MsIGN(eqx.Module):
         if conditioning == "exact":
             refinements = [p.rotation() for p in priors[1:]]
         else:
-            refinements = [_Nearest(c, p) for c, p in zip(priors[:-1], priors[1:], strict=True)]
+            refinements = [WhitenedNearest(c, f) for c, f in itertools.pairwise(priors)]
         self.output = Identity() if output is None else output
+        checks.instance("output", self.output, AbstractBijection)
         if self.output.shape != ():
             raise ValueError(f"output must have shape () (element-wise), got {self.output.shape}")
         self.priors = tuple(paramax.non_trainable(p) for p in priors)
@@ -166,47 +171,45 @@ class MsIGN(eqx.Module):
     ) -> tuple[Array, Array]:
         """Draw n fields and the log-density, at that temperature, of each, in one pass."""
         scale = self._scale(scale)
-        z = self.noise(key, checks.integer("n", n, 0), scale)
-        return _sample_and_log_prob(
-            self, z, scale, self._upto(upto, scale), checks.positive("temperature", temperature)
-        )
+        z = self.noise(key, n, scale)
+        t = jnp.asarray(checks.positive("temperature", temperature))
+        return passes.sample_and_log_prob(self, z, scale, self._upto(upto, scale), t)
 
     def noise(self, key: PRNGKeyArray, n: int, scale: int | None = None) -> tuple[Array, ...]:
-        """Standard normal noise `(z_1, ..., z_l)`, n of each; scale l's depends on the key and l only."""
-        sizes = self._sizes(self._scale(scale))
-        return tuple(
-            jr.normal(jr.fold_in(key, l), (n, size)) for l, size in enumerate(sizes, start=1)
-        )
+        """Standard normal noise `(z_1, ..., z_l)`, n of each; z_l depends on the key and l only."""
+        sizes = tuple(self._sizes(self._scale(scale)))
+        dtype = self.prior_at(1).log_det.dtype
+        return passes.noise(key, checks.integer("n", n, 0), sizes, dtype)
 
     def log_prob(self, x: ArrayLike, scale: int | None = None, *, upto: int | None = None) -> Array:
         """Log-density (paper, equation (9)) of fields with any leading batch axes."""
         scale = self._scale(scale)
         x = self.lattices[scale - 1].check("x", x)
-        return _log_prob(self, x, scale, self._upto(upto, scale))
+        return passes.log_prob(self, x, scale, self._upto(upto, scale))
 
     def log_excess(
         self, x: ArrayLike, scale: int | None = None, *, upto: int | None = None
     ) -> Array:
-        """log p - log prior of fields, free of cancellation between the two.
+        """Log-density of fields minus the prior's, free of cancellation between the two.
 
         Of the field before the output activation, if there is one: the activation's
         log-determinant is in both and drops out.
         """
         scale = self._scale(scale)
         x = self.lattices[scale - 1].check("x", x)
-        return _log_excess(self, x, scale, self._upto(upto, scale))
+        return passes.log_excess(self, x, scale, self._upto(upto, scale))
 
     def encode(self, x: ArrayLike, *, upto: int | None = None) -> tuple[Array, ...]:
         """Noise `(z_1, ..., z_l)` of fields, T^{-1}(x); the scale is that of the field's shape."""
         x = jnp.asarray(x)
         scale = self._scale_of(x)
-        return _encode(self, x, scale, self._upto(upto, scale))
+        return passes.encode(self, x, scale, self._upto(upto, scale))
 
     def decode(self, z: Sequence[ArrayLike], *, upto: int | None = None) -> Array:
         """Fields of noise `(z_1, ..., z_l)`, T(z); as many scales as there are entries."""
         scale = checks.integer("number of entries of z", len(z), 1, self.scales)
         arrays = self._check_noise(z, scale)
-        return _decode(self, arrays, scale, self._upto(upto, scale))
+        return passes.decode(self, arrays, scale, self._upto(upto, scale))
 
     def snapshots(
         self, z: Sequence[ArrayLike], per_scale: int = 4
@@ -219,7 +222,7 @@ class MsIGN(eqx.Module):
         checks.integer("per_scale", per_scale, 2)
         scale = checks.integer("number of entries of z", len(z), 1, self.scales)
         arrays = self._check_noise(z, scale)
-        return _snapshots(self, arrays, scale, per_scale)
+        return passes.snapshots(self, arrays, scale, per_scale)
 
     # --- one field, in whitened coordinates ----------------------------------------------------
 
@@ -299,7 +302,7 @@ class MsIGN(eqx.Module):
         }
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write arrays and a readable description to one file (no pickle; renamed when complete)."""
+        """Write arrays and a readable description to one file (no pickle, never half written)."""
         prior = {f"prior.{k}": v for k, v in self.prior_at().arrays().items()}
         archive.save(path, self, self.describe(), prior)
 
@@ -323,7 +326,7 @@ class MsIGN(eqx.Module):
 
     def _sizes(self, scale: int) -> list[int]:
         dims = [0] + [lattice.dim for lattice in self.lattices[:scale]]
-        return [b - a for a, b in zip(dims[:-1], dims[1:], strict=True)]
+        return [fine - coarse for coarse, fine in itertools.pairwise(dims)]
 
     def _scale_of(self, x: Array) -> int:
         for l, lattice in enumerate(self.lattices, start=1):
@@ -337,151 +340,3 @@ class MsIGN(eqx.Module):
         for l, (entry, size) in enumerate(zip(arrays, self._sizes(scale), strict=True), start=1):
             checks.shape(f"z_{l}", entry.shape, (size,))
         return arrays
-
-
-class _Nearest(AbstractBijection):
-    """`NearestConditioning` in whitened coordinates."""
-
-    shape: tuple[int, ...]
-    cond_shape: None
-    coarse: Prior
-    fine: Prior
-    layer: NearestConditioning
-
-    def __init__(self, coarse: Prior, fine: Prior):
-        self.shape = (fine.lattice.dim,)
-        self.cond_shape = None
-        self.coarse = paramax.non_trainable(coarse)
-        self.fine = paramax.non_trainable(fine)
-        self.layer = NearestConditioning(fine.lattice)
-
-    def transform_and_log_det(
-        self, x: Array, condition: Array | None = None
-    ) -> tuple[Array, Array]:
-        u, z = jnp.split(x, [self.coarse.lattice.dim])
-        joined = jnp.concatenate([self.coarse.unwhiten(u).reshape(-1), z])
-        y, log_det = self.layer.transform_and_log_det(joined)
-        y = self.fine.whiten(y.reshape(self.fine.lattice.field_shape))
-        return y, log_det + self.fine.log_det - self.coarse.log_det
-
-    def inverse_and_log_det(self, y: Array, condition: Array | None = None) -> tuple[Array, Array]:
-        x, log_det = self.layer.inverse_and_log_det(self.fine.unwhiten(y).reshape(self.shape))
-        coarse, z = jnp.split(x, [self.coarse.lattice.dim])
-        u = self.coarse.whiten(coarse.reshape(self.coarse.lattice.field_shape))
-        return jnp.concatenate([u, z]), log_det + self.coarse.log_det - self.fine.log_det
-
-
-# --- compiled batches --------------------------------------------------------------------------
-
-
-def _log_normal(u: Array) -> Array:
-    return -0.5 * jnp.sum(u**2) - 0.5 * u.size * math.log(2 * math.pi)
-
-
-def _batched(f: Any, *arrays: Array, trailing: Sequence[int]) -> Any:
-    """Vmap `f` over all leading axes of `arrays`, whose last `trailing` axes are one item."""
-    lead = arrays[0].shape[: arrays[0].ndim - trailing[0]]
-    flat = [a.reshape(-1, *a.shape[a.ndim - t :]) for a, t in zip(arrays, trailing, strict=True)]
-    out = jax.vmap(f)(*flat)
-    return jax.tree.map(lambda a: a.reshape(*lead, *a.shape[1:]), out)
-
-
-@eqx.filter_jit
-def _sample_and_log_prob(
-    network: MsIGN, z: tuple[Array, ...], scale: int, upto: int, temperature: float
-) -> tuple[Array, Array]:
-    prior = network.prior_at(scale)
-    output = network.output._vectorize
-
-    def one(*z: Array) -> tuple[Array, Array]:
-        result = network.forward(tuple(temperature * zl for zl in z), upto)
-        log_p = prior.log_det + _log_normal(result.u) + result.excess
-        # Noise of standard deviation T instead of one.
-        tempered = 0.5 * jnp.sum(result.z**2) * (1 - temperature**-2)
-        log_p += tempered - result.z.size * math.log(temperature)
-        y, log_det = output.transform_and_log_det(prior.unwhiten(result.u))
-        return y, log_p - log_det.sum()
-
-    return jax.vmap(one)(*z)
-
-
-@eqx.filter_jit
-def _log_prob(network: MsIGN, x: Array, scale: int, upto: int) -> Array:
-    prior = network.prior_at(scale)
-    output = network.output._vectorize
-
-    def one(y: Array) -> Array:
-        x, log_det = output.inverse_and_log_det(y)
-        u = prior.whiten(x)
-        excess = network.backward(u, scale, upto).excess
-        return prior.log_det + _log_normal(u) + excess + log_det.sum()
-
-    return _batched(one, x, trailing=[len(prior.lattice.field_shape)])
-
-
-@eqx.filter_jit
-def _log_excess(network: MsIGN, x: Array, scale: int, upto: int) -> Array:
-    prior = network.prior_at(scale)
-
-    def one(y: Array) -> Array:
-        u = prior.whiten(network.output._vectorize.inverse(y))
-        return network.backward(u, scale, upto).excess
-
-    return _batched(one, x, trailing=[len(prior.lattice.field_shape)])
-
-
-@eqx.filter_jit
-def _encode(network: MsIGN, x: Array, scale: int, upto: int) -> tuple[Array, ...]:
-    prior = network.prior_at(scale)
-    ends = [lattice.dim for lattice in network.lattices[: scale - 1]]
-
-    def one(y: Array) -> tuple[Array, ...]:
-        u = prior.whiten(network.output._vectorize.inverse(y))
-        return tuple(jnp.split(network.backward(u, scale, upto).z, ends))
-
-    return _batched(one, x, trailing=[len(prior.lattice.field_shape)])
-
-
-@eqx.filter_jit
-def _decode(network: MsIGN, z: tuple[Array, ...], scale: int, upto: int) -> Array:
-    prior = network.prior_at(scale)
-
-    def one(*z: Array) -> Array:
-        return network.output._vectorize.transform(prior.unwhiten(network.forward(z, upto).u))
-
-    return _batched(one, *z, trailing=[1] * scale)
-
-
-@eqx.filter_jit
-def _snapshots(
-    network: MsIGN, z: tuple[Array, ...], scale: int, per_scale: int
-) -> tuple[tuple[Array, ...], ...]:
-    fractions = [i / (per_scale - 1) for i in range(per_scale)]
-
-    def one(*z: Array) -> tuple[tuple[Array, ...], ...]:
-        shown = []
-        for l in range(1, scale + 1):
-            prior = network.prior_at(l)
-            head = prior.unwhiten(network.forward(z[:l], upto=l - 1).u)
-            parts = [part_of_flow(network.flows[l - 1], f).transform(head) for f in fractions]
-            shown.append(tuple(network.output._vectorize.transform(x) for x in parts))
-        return tuple(shown)
-
-    return _batched(one, *z, trailing=[1] * scale)
-
-
-def part_of_flow(flow: AbstractBijection, fraction: float) -> AbstractBijection:
-    """The first `fraction` of a flow's blocks as a bijection (the whole flow for 1)."""
-    if fraction >= 1:
-        return flow
-    if isinstance(flow, Squeezed | Whitened):
-        return eqx.tree_at(lambda f: f.inner, flow, part_of_flow(flow.inner, fraction))
-    if isinstance(flow, Chain):
-        count = round(fraction * len(flow.bijections))
-        return Chain(flow.bijections[:count]) if count else Identity(flow.shape)
-    if isinstance(flow, Scan):
-        leaves = jax.tree.leaves(eqx.filter(flow.bijection, eqx.is_array))
-        count = round(fraction * leaves[0].shape[0])
-        if count:
-            return Scan(jax.tree.map(lambda a: a[:count] if eqx.is_array(a) else a, flow.bijection))
-    return Identity(flow.shape)

@@ -4,6 +4,7 @@ from msign.bijections.channels import ActNorm, ChannelMix
 from msign.bijections.coupling import AffineCoupling
 from msign.bijections.glow import GlowBlock, GlowConfig, glow_flow, glow_stack, start_from_data
 from msign.bijections.squeeze import Squeezed, squeeze_window, squeezed_shape
+from msign.bijections.subspace import InformedConfig, SubspaceFlow, TriangularMap, informed_stack
 from msign.bijections.whitened import Whitened
 
 __all__ = [
@@ -12,10 +13,14 @@ __all__ = [
     "ChannelMix",
     "GlowBlock",
     "GlowConfig",
+    "InformedConfig",
     "Squeezed",
+    "SubspaceFlow",
+    "TriangularMap",
     "Whitened",
     "glow_flow",
     "glow_stack",
+    "informed_stack",
     "squeeze_window",
     "squeezed_shape",
     "start_from_data",

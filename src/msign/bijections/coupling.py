@@ -49,14 +49,16 @@ class ConvConditioner(eqx.Module):
         activation: str,
         position: bool,
     ):
-        keys = jr.split(key, 3)
         kernel = tuple(3 if n > 1 else 1 for n in cells)
-        taps = math.prod(kernel)
-        self.first = jr.normal(keys[0], (*kernel, inputs, hidden)) / math.sqrt(taps * inputs)
-        self.first_bias = jnp.zeros(hidden)
+        fan_in = math.prod(kernel) * inputs
         places = sum(n > 1 for n in cells) if position else 0
-        self.place = jr.normal(keys[1], (places, hidden)) if places else None
-        self.middle = jr.normal(keys[2], (hidden, hidden)) / math.sqrt(hidden)
+        # One draw for all weights: most of the time to compile this is in the generator.
+        weights = jr.normal(key, (fan_in + places + hidden, hidden))
+        first, place, middle = jnp.split(weights, [fan_in, fan_in + places])
+        self.first = first.reshape(*kernel, inputs, hidden) / math.sqrt(fan_in)
+        self.first_bias = jnp.zeros(hidden)
+        self.place = place if places else None
+        self.middle = middle / math.sqrt(hidden)
         self.middle_bias = jnp.zeros(hidden)
         self.last = jnp.zeros((*kernel, hidden, outputs))
         self.last_bias = jnp.zeros(outputs)

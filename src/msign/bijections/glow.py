@@ -120,15 +120,19 @@ def glow_stack(
     """`blocks` Glow blocks as one `Scan`; each pair of blocks moves every channel."""
     checks.integer("blocks", blocks, 1)
     c = shape[-1]
-    keys, order_key = jr.split(jr.fold_in(key, 0), blocks), jr.fold_in(key, 1)
-    orders = jax.vmap(lambda k: jr.permutation(k, c))(jr.split(order_key, (blocks + 1) // 2))
-    swapped = jnp.roll(orders, c - c // 2, axis=1)
-    orders = jnp.stack([orders, swapped], 1).reshape(-1, c)[:blocks]
 
     def block(key: PRNGKeyArray, order: Array) -> GlowBlock:
         return GlowBlock(key, shape, order, hidden, activation, position, max_log_scale)
 
-    return Scan(eqx.filter_vmap(block)(keys, orders))
+    @eqx.filter_jit
+    def stacked(key: PRNGKeyArray) -> GlowBlock:
+        keys, order_key = jr.split(jr.fold_in(key, 0), blocks), jr.fold_in(key, 1)
+        orders = jax.vmap(lambda k: jr.permutation(k, c))(jr.split(order_key, (blocks + 1) // 2))
+        swapped = jnp.roll(orders, c - c // 2, axis=1)
+        orders = jnp.stack([orders, swapped], 1).reshape(-1, c)[:blocks]
+        return eqx.filter_vmap(block)(keys, orders)
+
+    return Scan(stacked(key))
 
 
 def glow_flow(key: PRNGKeyArray, prior: Prior, config: GlowConfig) -> AbstractBijection:
@@ -143,8 +147,8 @@ def glow_flow(key: PRNGKeyArray, prior: Prior, config: GlowConfig) -> AbstractBi
         raise ValueError(f"blocks must be 0 on a lattice of a single value, got {config.blocks}")
     if window == lattice.shape and shape[-1] > MAX_DENSE_CHANNELS:
         raise ValueError(
-            f"shape {lattice.shape} has no even side to squeeze and too many cells ({shape[-1]}, at "
-            f"most {MAX_DENSE_CHANNELS}) to be one: use more scales or blocks=0 at this scale"
+            f"shape {lattice.shape} has no even side to squeeze, and {shape[-1]} values are too "
+            f"many for one cell (at most {MAX_DENSE_CHANNELS}): use blocks=0 at this scale"
         )
     stack = glow_stack(
         key,

@@ -125,7 +125,9 @@ class TriangularMap(AbstractBijection):
         where = lambda m: (m.shift, m.lower, m.raw_log_diagonal)  # noqa: E731
         return eqx.tree_at(where, cls(rank), values)
 
-    def transform_and_log_det(self, x: Array, condition: Array | None = None) -> tuple[Array, Array]:
+    def transform_and_log_det(
+        self, x: Array, condition: Array | None = None
+    ) -> tuple[Array, Array]:
         matrix, log_diagonal = self._matrix()
         return matrix @ x + self.shift, log_diagonal.sum()
 

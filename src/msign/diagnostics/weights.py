@@ -42,23 +42,29 @@ class WeightReport:
 
     @property
     def verdict(self) -> str:
-        """In words, whether samples and weights can be trusted."""
-        if not np.isfinite(self.jeffreys) or self.khat > 0.7 or self.ess_fraction < 0.01:
+        """In words, whether samples and weights can be trusted.
+
+        A heavy tail (k-hat) counts where the largest weights are large in themselves; single
+        samples far off the posterior (`lowest`) count although they leave no trace in the ESS.
+        """
+        figures = (
+            f"effective sample size {100 * self.ess_fraction:.3g} percent, k-hat {self.khat:.2f}, "
+            f"log-weights from {self.lowest:.3g} to {self.worst:.3g}"
+        )
+        heavy = self.khat > 0.7 and self.worst > np.log(20)
+        if not np.isfinite(self.log_evidence) or self.ess_fraction < 0.01 or heavy:
             return (
-                f"NOT RELIABLE: effective sample size {100 * self.ess_fraction:.2g} percent, k-hat "
-                f"{self.khat:.2f}. Neither samples nor weights describe the posterior; train longer "
-                "or with a larger budget."
+                f"NOT RELIABLE: {figures}. Neither samples nor weights describe the posterior; give "
+                "it a larger budget or a richer flow."
             )
-        if self.khat > 0.5 or self.ess_fraction < 0.1:
+        if self.ess_fraction < 0.1 or self.khat > 0.7 or self.lowest < -30:
             return (
-                f"ROUGH: effective sample size {100 * self.ess_fraction:.2g} percent, k-hat "
-                f"{self.khat:.2f}. Use importance-corrected samples (resample), and expect slow "
-                "convergence of tail quantities."
+                f"ROUGH: {figures}. Use importance-corrected samples (`resample`, `metropolis`), and "
+                "expect slow convergence of tail quantities."
             )
         return (
-            f"GOOD: effective sample size {100 * self.ess_fraction:.3g} percent, k-hat "
-            f"{self.khat:.2f}; importance weights correct the rest. (Modes that the model never "
-            "visits leave no trace in its own weights.)"
+            f"GOOD: {figures}; importance weights correct the rest. (A mode that the model never "
+            "visits leaves no trace in its own weights.)"
         )
 
 

@@ -49,10 +49,11 @@ class FitConfig:
         clip_norm: Largest norm of a gradient.
         averaging: Decay of the running average of weights that is kept (0: none).
         bridge_ess: Bridge the target until the weights are worth this fraction of a round.
-        tolerance: A stage ends when its held-out Jeffreys estimate is below this.
+        tolerance: A stage ends when its held-out Jeffreys estimate is below this (the finest
+            scale: and k-hat below 0.5).
         patience: A stage ends after so many rounds without improvement.
         certificate: Fields simulated at the end for the certificate, part of the budget; None: a
-            twentieth of the budget, between 200 and 5000.
+            twentieth of the budget, between 200 and 20,000.
         checkpoint_rounds: Rounds between checkpoints.
     """
 
@@ -73,7 +74,7 @@ class FitConfig:
     clip_norm: float = 1.0
     averaging: float = 0.0
     bridge_ess: float = 0.25
-    tolerance: float = 0.003
+    tolerance: float = 5e-4
     patience: int = 3
     certificate: int | None = None
     checkpoint_rounds: int = 1

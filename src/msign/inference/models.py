@@ -138,7 +138,7 @@ def informed_flow(key: PRNGKeyArray, ranks: tuple[int, ...], config: InformedCon
     stacks: list[AbstractBijection] = []
     for i, rank in enumerate(ranks):
         stack = informed_stack(jax.random.fold_in(key, i), rank, config)
-        stacks.append(stack if rank == size else Indexed(stack, slice(0, rank), (size,)))
+        stacks.append(stack if rank == size else Indexed(stack, jnp.arange(rank), (size,)))
     return Chain(stacks)
 
 
@@ -179,7 +179,6 @@ def lift_directions(prior: Prior, basis: np.ndarray) -> np.ndarray:
 
 def _fixed(leaf: object) -> bool:
     return isinstance(leaf, paramax.NonTrainable)
-
 
 
 def _product(a: Array, b: Array) -> Array:

@@ -13,6 +13,7 @@ self-normalised importance weights of the target, summing to one.
 import dataclasses
 from typing import NamedTuple, Protocol
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array
@@ -122,7 +123,8 @@ class PathwiseJeffreys:
 
     def __call__(self, core: Core, batch: Batch) -> Array:
         assert batch.slope is not None
-        fixed = jax.lax.stop_gradient(core)
+        dynamic, static = eqx.partition(core, eqx.is_inexact_array)
+        fixed = eqx.combine(jax.lax.stop_gradient(dynamic), static)
         value_and_slope = jax.vmap(jax.value_and_grad(lambda s: fixed.backward(s)[1]))
         excess, slope = value_and_slope(batch.s)
         weights = len(excess) * jax.nn.softmax(-_clip(excess - batch.target))
@@ -175,19 +177,24 @@ def kernelised_stein_discrepancy(s: Array, score: Array) -> Array:
 
 
 def pool_jeffreys(
-    excess: Array, target: Array, mixture: Array, reverse: float = 1.0, forward: float = 1.0
+    excess: Array,
+    target: Array,
+    mixture: Array,
+    reverse: float = 1.0,
+    forward: float = 1.0,
+    clip: float = MAX_LOG_RATIO,
 ) -> Array:
     """Jeffreys divergence between model and target on a pool of fields drawn from a mixture.
 
     Both are re-weighted to the pool with the balance heuristic (all draws together are a sample
     of the mixture of the proposals that drew them) and self-normalised. The derivative is the
     control-variate form: model weights minus target weights, zero for any pool where p = q. Rows
-    with `mixture = inf` do not count.
+    with `mixture = inf` do not count. Log-ratios are clipped at +-`clip`.
     """
     used = jnp.isfinite(mixture)
     log_v = jax.nn.log_softmax(jnp.where(used, excess - mixture, -jnp.inf))
     log_w = jax.nn.log_softmax(jnp.where(used, target - mixture, -jnp.inf))
-    ratio = jnp.where(used, _clip(log_v - log_w), 0.0)
+    ratio = jnp.where(used, _clip(log_v - log_w, clip), 0.0)
     return jnp.sum((reverse * jnp.exp(log_v) - forward * jnp.exp(log_w)) * ratio)
 
 
@@ -205,5 +212,5 @@ def _excess(core: Core, s: Array) -> Array:
     return jax.vmap(lambda s: core.backward(s)[1])(s)
 
 
-def _clip(log_ratio: Array) -> Array:
-    return jnp.clip(jnp.nan_to_num(log_ratio, nan=MAX_LOG_RATIO), -MAX_LOG_RATIO, MAX_LOG_RATIO)
+def _clip(log_ratio: Array, limit: float = MAX_LOG_RATIO) -> Array:
+    return jnp.clip(jnp.nan_to_num(log_ratio, nan=limit), -limit, limit)

@@ -41,9 +41,7 @@ class Pool(eqx.Module):
             0,
         )
 
-    def add(
-        self, s: Array, log_likelihood: np.ndarray, proposals: list[Core]
-    ) -> "Pool":
+    def add(self, s: Array, log_likelihood: np.ndarray, proposals: list[Core]) -> "Pool":
         """The pool with fields drawn from the last of `proposals` added."""
         n, start = len(s), self.size
         stop = start + n

@@ -42,6 +42,8 @@ from msign.inference.objectives import (
 from msign.inference.pool import Pool
 from msign.problems.inverse import InverseProblem
 
+MAX_KHAT = 0.5  # what the finest scale should reach before it stops early
+SETTLING = 0.8  # factor on the step size for each round on the pool after the bridge's end
 MIN_SCALE_OF_STEPS = 3  # from this scale on Glow trains on fresh samples by default
 
 
@@ -58,6 +60,8 @@ class StageState(eqx.Module):
         round: Rounds done.
         best_jeffreys: Held-out estimate of `best`.
         stale: Rounds since the last improvement.
+        settled: Rounds since the target is the posterior itself (the bridge's end).
+        khat: Pareto shape of the weights of `best`.
     """
 
     core: Core
@@ -69,6 +73,8 @@ class StageState(eqx.Module):
     round: int
     best_jeffreys: float
     stale: int
+    settled: int
+    khat: float
 
 
 class Plan(NamedTuple):
@@ -118,7 +124,7 @@ def initial_state(config: FitConfig, plan: Plan, objective: Objective | None) ->
     pool = Pool.empty(plan.round_size * config.rounds if pooled else 0, core.size, config.rounds)
     trainable, _ = split_trainable(core, config.train == "last")
     state = () if pooled else optimiser(config, core.size).init(trainable)
-    return StageState(core, core, [core], pool, state, 0.0, 0, np.inf, 0)
+    return StageState(core, core, [core], pool, state, 0.0, 0, np.inf, 0, 0, np.inf)
 
 
 def run_stage(
@@ -136,15 +142,21 @@ def run_stage(
     return state
 
 
-def _finished(
-    problem: InverseProblem, state: StageState, config: FitConfig, plan: Plan
-) -> bool:
+def _finished(problem: InverseProblem, state: StageState, config: FitConfig, plan: Plan) -> bool:
     return (
-        state.best_jeffreys < config.tolerance
+        _good_enough(problem, state, config, plan)
         or state.stale > config.patience
         or state.round >= config.rounds
         or problem.nfs + plan.round_size > plan.limit
     )
+
+
+def _good_enough(
+    problem: InverseProblem, state: StageState, config: FitConfig, plan: Plan
+) -> bool:
+    """Nothing left to gain: coarse stages are stepping stones, the last one needs light tails too."""
+    close = state.best_jeffreys < config.tolerance
+    return close and (plan.scale < problem.scales or state.khat < MAX_KHAT)
 
 
 def _round(
@@ -160,7 +172,7 @@ def _round(
     report = weight_report(values - np.asarray(excess, np.float64))
     state = _remember_best(state, report)
     last = (
-        state.best_jeffreys < config.tolerance
+        _good_enough(problem, state, config, plan)
         or state.round + 1 >= config.rounds
         or problem.nfs + plan.round_size > plan.limit
     )
@@ -177,6 +189,7 @@ def _round(
         "jeffreys": report.jeffreys,
         "jeffreys_stderr": report.jeffreys_stderr,
         "ess_fraction": report.ess_fraction,
+        "khat": report.khat,
         "log_evidence": report.log_evidence,
         "temperature": state.temperature,
         "loss": float(loss),
@@ -186,12 +199,12 @@ def _round(
 
 def _remember_best(state: StageState, report: WeightReport) -> StageState:
     better = report.jeffreys < state.best_jeffreys
-    where = lambda t: (t.best, t.best_jeffreys, t.stale)  # noqa: E731
+    where = lambda t: (t.best, t.best_jeffreys, t.khat, t.stale)  # noqa: E731
     gain = state.best_jeffreys - report.jeffreys
     progress = better and gain > 0.1 * state.best_jeffreys if np.isfinite(gain) else better
     progress = progress or state.temperature < 1
-    best = (state.core, report.jeffreys) if better else (state.best, state.best_jeffreys)
-    return eqx.tree_at(where, state, (*best, 0 if progress else state.stale + 1))
+    new, old = (state.core, report.jeffreys, report.khat), (state.best, state.best_jeffreys, state.khat)
+    return eqx.tree_at(where, state, (*(new if better else old), 0 if progress else state.stale + 1))
 
 
 # --- updates on the pool -------------------------------------------------------------------------
@@ -217,9 +230,11 @@ def _learn_from_pool(
         pool.size,
         jr.fold_in(key, 1),
         config,
+        max(0.1, SETTLING**state.settled),
     )
-    where = lambda t: (t.core, t.proposals, t.pool, t.temperature)  # noqa: E731
-    return eqx.tree_at(where, state, (core, proposals, pool, temperature)), float(loss)
+    settled = state.settled + (temperature == 1.0)
+    where = lambda t: (t.core, t.proposals, t.pool, t.temperature, t.settled)  # noqa: E731
+    return eqx.tree_at(where, state, (core, proposals, pool, temperature, settled)), float(loss)
 
 
 def fit_pool(
@@ -230,13 +245,17 @@ def fit_pool(
     size: int,
     key: PRNGKeyArray,
     config: FitConfig,
+    rate: float = 1.0,
 ) -> tuple[Core, Array]:
-    """Minimise the Jeffreys divergence on a pool by Adam with a decaying step size."""
+    """Minimise the Jeffreys divergence on a pool by Adam with a step size that falls to zero.
+
+    It starts at `rate` times the configured one.
+    """
     trainable, rest = split_trainable(core, config.train == "last")
     adam = optimiser(config, core.size)
     how = (config.steps, config.batch_size, config.averaging)
     trained, loss = _pool_steps(
-        trainable, rest, s, target, mixture, jnp.asarray(size), key, adam, *how
+        trainable, rest, s, target, mixture, jnp.asarray(size), jnp.asarray(rate), key, adam, *how
     )
     return combine(trained, rest), loss
 
@@ -249,6 +268,7 @@ def _pool_steps(
     target: Array,
     mixture: Array,
     size: Array,
+    rate: Array,
     key: PRNGKeyArray,
     adam: Any,
     steps: int,
@@ -264,7 +284,7 @@ def _pool_steps(
         i = jr.randint(key, (batch,), 0, size)
         value, gradient = jax.value_and_grad(loss)(params, i)
         change, state = adam.update(gradient, state, params)
-        decay = 0.5 * (1 + jnp.cos(jnp.pi * k / steps))
+        decay = 0.5 * rate * (1 + jnp.cos(jnp.pi * k / steps))
         params = eqx.apply_updates(params, jax.tree.map(lambda c: decay * c, change))
         return (params, _average(average, params, averaging), state, k + 1), value
 
@@ -357,9 +377,7 @@ def _fresh_batch(
     return Batch(model.noise(eta), s, target, slope, *proposal), temperature
 
 
-def _draw(
-    model: StageModel, core: Core, key: PRNGKeyArray, n: int
-) -> tuple[Array, Array, Array]:
+def _draw(model: StageModel, core: Core, key: PRNGKeyArray, n: int) -> tuple[Array, Array, Array]:
     """Whitened coordinates, trained variables and excess of n fresh fields."""
     eta = jr.normal(key, (n, model.dim))
     s, excess = forward_all(core, model.noise(eta))
@@ -371,9 +389,7 @@ def _start_terms(start: Core, s: Array) -> tuple[Array, Array]:
     return jax.vmap(jax.value_and_grad(lambda s: start.backward(s)[1]))(s)
 
 
-def bridge_temperature(
-    values: Array, start_excess: Array, excess: Array, ess: float
-) -> float:
+def bridge_temperature(values: Array, start_excess: Array, excess: Array, ess: float) -> float:
     """The largest T whose weights (1 - T) start + T posterior have this ESS fraction."""
     v, a, b = (np.asarray(x, np.float64) for x in (values, start_excess, excess))
 

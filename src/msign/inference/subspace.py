@@ -58,9 +58,7 @@ def _leading_columns(rest: np.ndarray, count: int) -> np.ndarray:
     return span[:, order]
 
 
-def gradients_by_regression(
-    s: np.ndarray, rest: np.ndarray, residuals: np.ndarray
-) -> np.ndarray:
+def gradients_by_regression(s: np.ndarray, rest: np.ndarray, residuals: np.ndarray) -> np.ndarray:
     """Gradients of the log-likelihood without derivatives, from evaluated fields.
 
     The whitened residuals r(u) are fitted by a quadratic in the known variables s plus terms

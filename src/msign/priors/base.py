@@ -20,7 +20,7 @@ from flowjax.bijections import AbstractBijection
 from jaxtyping import Array, ArrayLike, PRNGKeyArray
 
 from msign import checks
-from msign.lattice import Lattice, from_blocks, haar, to_blocks
+from msign.lattice import Lattice
 
 
 class Prior(eqx.Module):
@@ -36,7 +36,7 @@ class Prior(eqx.Module):
 
     @abstractmethod
     def whiten(self, x: Array) -> Array:
-        """Coordinates `(..., d)` of fields `(..., *field_shape)`, standard normal under the prior."""
+        """Coordinates `(..., d)`, standard normal under the prior, of `(..., *field_shape)`."""
 
     @abstractmethod
     def unwhiten(self, u: Array) -> Array:
@@ -58,7 +58,8 @@ class Prior(eqx.Module):
     def marginal_std(self, window: tuple[int, ...]) -> np.ndarray:
         """Standard deviation of each variable of `to_blocks(field, window)`.
 
-        Windows of two cells are taken in the Haar basis, others as they are.
+        In the Haar basis where no side of the window exceeds two, otherwise (a window that is the
+        whole lattice) of the cells as they are.
         """
 
     @abstractmethod
@@ -81,12 +82,21 @@ class Prior(eqx.Module):
         return self.unwhiten(jr.normal(key, (checks.integer("n", n, 0), self.lattice.dim)))
 
     def conditioning(self) -> "PriorConditioning":
-        """The layer PC of Theorem 3.1: (coarse field, noise) to the fine field, as one flat vector."""
+        """The layer PC of Theorem 3.1, from (coarse field, noise) to the fine field, both flat."""
         return PriorConditioning(self.coarsen(), self, self.rotation())
+
+    @property
+    def max_scales(self) -> int:
+        """How many scales `hierarchy` can have."""
+        return self.lattice.max_scales
 
     def hierarchy(self, scales: int) -> tuple["Prior", ...]:
         """Priors of scales 1 (coarsest) to `scales` (this one)."""
-        checks.integer("scales", scales, 1)
+        if checks.integer("scales", scales, 1) > self.max_scales:
+            raise ValueError(
+                f"scales must be at most {self.max_scales} for this prior on shape "
+                f"{self.lattice.shape}, got {scales}"
+            )
         priors: list[Prior] = [self]
         for _ in range(scales - 1):
             priors.append(priors[-1].coarsen())
@@ -104,8 +114,13 @@ class Conditioning(AbstractBijection):
     def split(self, x: ArrayLike) -> tuple[Array, Array]:
         """Coarse field and noise of one fine field."""
         flat = self.inverse(jnp.ravel(jnp.asarray(x)))
-        coarse = self.fine_lattice.coarsen()
+        coarse = self.coarse_lattice
         return flat[: coarse.dim].reshape(coarse.field_shape), flat[coarse.dim :]
+
+    @property
+    @abstractmethod
+    def coarse_lattice(self) -> Lattice:
+        """The lattice of the coarse field."""
 
     @property
     @abstractmethod
@@ -134,6 +149,10 @@ class PriorConditioning(Conditioning):
         self.rotation = rotation
 
     @property
+    def coarse_lattice(self) -> Lattice:
+        return self.coarse.lattice
+
+    @property
     def fine_lattice(self) -> Lattice:
         return self.fine.lattice
 
@@ -151,68 +170,6 @@ class PriorConditioning(Conditioning):
         coarse = self.coarse.unwhiten(u).reshape(-1)
         log_det = self.fine.log_det - self.coarse.log_det
         return jnp.concatenate([coarse, noise]), log_det
-
-
-class NearestConditioning(Conditioning):
-    """Stochastic nearest-neighbour upsampling, which ignores the prior (the ablation MsIGN-SNN).
-
-    x = B x_c + noise_std * H^T z, where the rows of H are the orthonormal Haar details: the noise
-    has zero average in each window, so that A x = x_c here too.
-    """
-
-    shape: tuple[int, ...]
-    cond_shape: None
-    lattice: Lattice = eqx.field(static=True)
-    noise_std: float = eqx.field(static=True)
-
-    def __init__(self, lattice: Lattice, noise_std: float = 1.0):
-        lattice.coarsen()
-        self.shape = (lattice.dim,)
-        self.cond_shape = None
-        self.lattice = lattice
-        self.noise_std = checks.positive("noise_std", noise_std)
-
-    @property
-    def fine_lattice(self) -> Lattice:
-        return self.lattice
-
-    def transform_and_log_det(
-        self, x: Array, condition: Array | None = None
-    ) -> tuple[Array, Array]:
-        blocks = join_bands(x, self.lattice, self.noise_std)
-        field = from_blocks(haar(blocks), (2,) * self.lattice.ndim)
-        return field.reshape(self.shape), jnp.asarray(self._log_det, x.dtype)
-
-    def inverse_and_log_det(self, y: Array, condition: Array | None = None) -> tuple[Array, Array]:
-        field = y.reshape(*self.lattice.shape, -1)
-        blocks = haar(to_blocks(field, (2,) * self.lattice.ndim))
-        return split_bands(blocks, self.noise_std), jnp.asarray(-self._log_det, y.dtype)
-
-    @property
-    def _log_det(self) -> float:
-        coarse = self.lattice.dim >> self.lattice.ndim
-        noise = self.lattice.dim - coarse
-        return 0.5 * self.lattice.ndim * math.log(2) * coarse + math.log(self.noise_std) * noise
-
-
-def join_bands(flat: Array, lattice: Lattice, noise_std: ArrayLike) -> Array:
-    """Haar blocks `(..., *coarse, 2^n, c)` from `(..., d)`: coarse field, then standardised details."""
-    n = lattice.ndim
-    batch = flat.shape[:-1]
-    sides = lattice.coarsen().shape
-    coarse, noise = jnp.split(flat, [lattice.dim >> n], axis=-1)
-    low = coarse.reshape(*batch, *sides, 1, -1) * 2 ** (n / 2)
-    details = noise.reshape(*batch, *sides, 2**n - 1, low.shape[-1]) * noise_std
-    return jnp.concatenate([low, details], -2)
-
-
-def split_bands(blocks: Array, noise_std: ArrayLike, ndim: int | None = None) -> Array:
-    """Inverse of `join_bands`; `ndim` spatial axes (default: all but the last two)."""
-    n = blocks.ndim - 2 if ndim is None else ndim
-    batch = blocks.shape[: blocks.ndim - 2 - n]
-    coarse = blocks[..., 0, :] * 2 ** (-n / 2)
-    noise = blocks[..., 1:, :] / noise_std
-    return jnp.concatenate([coarse.reshape(*batch, -1), noise.reshape(*batch, -1)], -1)
 
 
 def mean_field(mean: ArrayLike, lattice: Lattice) -> np.ndarray:

@@ -25,7 +25,8 @@ class DensePrior(Prior):
         mean: A number, or one field.
         channels: Values per cell as a last axis; None for a scalar field.
         downsampling: Full-rank matrices to use instead of average pooling, finest first, each
-            from one scale to the next coarser one, whose fields are then flat vectors.
+            from one scale to the next coarser one, whose fields are then flat vectors. Their
+            number bounds that of the scales.
     """
 
     lattice: Lattice = eqx.field(static=True)
@@ -33,8 +34,8 @@ class DensePrior(Prior):
     log_det: Array
     root: Array
     inverse_root: Array
-    covariance: Array
-    downsampling: tuple[Array, ...]
+    covariance: np.ndarray  # float64 whatever the precision of the rest, like `downsampling`
+    downsampling: tuple[np.ndarray, ...] | None
 
     def __init__(
         self,
@@ -42,7 +43,7 @@ class DensePrior(Prior):
         shape: tuple[int, ...],
         mean: ArrayLike = 0.0,
         channels: int | None = None,
-        downsampling: Sequence[ArrayLike] = (),
+        downsampling: Sequence[ArrayLike] | None = None,
     ):
         self.lattice = Lattice(shape, channels)
         d = self.lattice.dim
@@ -52,21 +53,23 @@ class DensePrior(Prior):
         gap = np.abs(sigma - sigma.T).max()
         if gap > 1e-6 * np.abs(sigma).max():
             raise ValueError(f"covariance must be symmetric, got a difference of {gap:.3g}")
-        values, vectors = np.linalg.eigh(0.5 * (sigma + sigma.T))
-        if values[0] <= 0:
+        sigma = 0.5 * (sigma + sigma.T)
+        values, vectors = np.linalg.eigh(sigma)
+        if values[0] <= np.finfo(np.float64).eps * d * abs(values[-1]):  # zero up to rounding
             raise ValueError(
                 f"covariance must be positive definite, got an eigenvalue of {values[0]:.3g}"
             )
         self.root = jnp.asarray((vectors * np.sqrt(values)) @ vectors.T)
         self.inverse_root = jnp.asarray((vectors / np.sqrt(values)) @ vectors.T)
-        self.covariance = jnp.asarray(sigma)
+        self.covariance = sigma
         self.mean = jnp.asarray(mean_field(mean, self.lattice))
         self.log_det = jnp.asarray(-0.5 * np.log(values).sum())
-        self.downsampling = tuple(
-            jnp.asarray(checks.finite_array("downsampling", a)) for a in downsampling
-        )
-        if self.downsampling:
-            _check_downsampling(np.asarray(self.downsampling[0]), d)
+        if downsampling is None:
+            self.downsampling = None
+        else:
+            self.downsampling = tuple(checks.finite_array("downsampling", a) for a in downsampling)
+            for a in self.downsampling[:1]:
+                _check_downsampling(a, d)
 
     def whiten(self, x: Array) -> Array:
         flat = (x - self.mean).reshape(*x.shape[: -len(self.lattice.field_shape)], -1)
@@ -77,22 +80,27 @@ class DensePrior(Prior):
 
     def downsampling_matrix(self) -> np.ndarray:
         """The matrix A from this scale to the next coarser one."""
-        if self.downsampling:
-            return np.asarray(self.downsampling[0], np.float64)
-        return pooling_matrix(self.lattice)
+        if self.downsampling is None:
+            return pooling_matrix(self.lattice)
+        if not self.downsampling:
+            raise ValueError("downsampling=() makes this the coarsest scale")
+        return self.downsampling[0]
+
+    @property
+    def max_scales(self) -> int:
+        return super().max_scales if self.downsampling is None else len(self.downsampling) + 1
 
     def coarsen(self) -> "DensePrior":
         a = self.downsampling_matrix()
-        sigma = a @ np.asarray(self.covariance, np.float64) @ a.T
+        sigma = a @ self.covariance @ a.T
         mean = a @ np.broadcast_to(self.mean, self.lattice.field_shape).reshape(-1)
-        if self.downsampling:
+        if self.downsampling is not None:
             return DensePrior(sigma, (len(a),), mean, None, self.downsampling[1:])
         coarse = self.lattice.coarsen()
         return DensePrior(sigma, coarse.shape, mean.reshape(coarse.field_shape), coarse.channels)
 
     def rotation(self) -> "Rotation":
-        sigma = np.asarray(self.covariance, np.float64)
-        u, w = conditional_gaussian(sigma, self.downsampling_matrix())
+        u, w = conditional_gaussian(self.covariance, self.downsampling_matrix())
         coarse = self.coarsen()
         lifted = np.concatenate([u @ np.asarray(coarse.root, np.float64), w], 1)
         omega = np.asarray(self.inverse_root, np.float64) @ lifted
@@ -101,18 +109,14 @@ class DensePrior(Prior):
 
     def marginal_std(self, window: tuple[int, ...]) -> np.ndarray:
         c = self.lattice.channels or 1
-        n = self.lattice.ndim
-        rows = np.eye(self.lattice.dim).reshape(-1, *self.lattice.shape, c)
-        basis = np.asarray(to_blocks(rows, window)).astype(np.float64)
+        rows = jnp.eye(self.lattice.dim).reshape(-1, *self.lattice.shape, c)
+        basis = np.asarray(to_blocks(rows, window), np.float64)
         cells = basis.shape[-2]
         if all(w in (1, 2) for w in window):
             basis = np.einsum("bc,...cd->...bd", _haar_matrix(cells), basis)
         basis = basis.reshape(self.lattice.dim, -1)
-        variance = np.einsum(
-            "ia,ij,ja->a", basis, np.asarray(self.covariance, np.float64), basis, optimize=True
-        )
+        variance = np.einsum("ia,ia->a", basis, self.covariance @ basis)
         coarse = tuple(m // w for m, w in zip(self.lattice.shape, window, strict=True))
-        assert len(coarse) == n
         return np.sqrt(variance).reshape(*coarse, cells, c)
 
     def describe(self) -> dict[str, Any]:
@@ -120,12 +124,12 @@ class DensePrior(Prior):
             "kind": "DensePrior",
             "shape": list(self.lattice.shape),
             "channels": self.lattice.channels,
-            "downsampling": len(self.downsampling),
+            "downsampling": None if self.downsampling is None else len(self.downsampling),
         }
 
     def arrays(self) -> dict[str, np.ndarray]:
-        given = {"covariance": np.asarray(self.covariance), "mean": np.asarray(self.mean)}
-        return given | {f"downsampling{i}": np.asarray(a) for i, a in enumerate(self.downsampling)}
+        given = {"covariance": self.covariance, "mean": np.asarray(self.mean)}
+        return given | {f"downsampling{i}": a for i, a in enumerate(self.downsampling or ())}
 
 
 class Rotation(AbstractBijection):

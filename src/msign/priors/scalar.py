@@ -16,8 +16,8 @@ from flowjax.bijections import Identity
 from jaxtyping import Array, ArrayLike
 
 from msign import checks
-from msign.lattice import Lattice, from_blocks, haar, to_blocks
-from msign.priors.base import Prior, join_bands, mean_field, pooled_mean, split_bands
+from msign.lattice import Lattice, from_blocks, haar, join_bands, split_bands, to_blocks
+from msign.priors.base import Prior, mean_field, pooled_mean
 
 
 class ScalarPrior(Prior):
@@ -93,12 +93,13 @@ class ScalarPrior(Prior):
     def coarsen(self) -> "ScalarPrior":
         coarse = self.lattice.coarsen()
         if not self.mu:
-            raise ValueError(
-                f"scales must be at most 1 for a ScalarPrior with mu=(): shape {self.lattice.shape} "
-                "is its coarsest scale"
-            )
+            raise ValueError(f"mu=() makes shape {self.lattice.shape} the coarsest scale")
         mean = pooled_mean(self.mean, self.lattice)
         return ScalarPrior(coarse.shape, self.mu[:-1], float(self.std), mean, coarse.channels)
+
+    @property
+    def max_scales(self) -> int:
+        return len(self.mu) + 1
 
     def rotation(self) -> Identity:
         """Whitened coordinates are the noise of all scales in order: nothing to rotate."""
@@ -131,7 +132,7 @@ class ScalarPrior(Prior):
             f"mu{l}": np.asarray(m) for l, m in enumerate(self.mu, start=2)
         }
 
-    def _detail_std(self, mu: ArrayLike) -> Array:
+    def _detail_std(self, mu: Any) -> Any:
         return mu * 2 ** (-self.lattice.ndim / 2)
 
     def _cell_variance(self) -> np.ndarray:

@@ -4,8 +4,9 @@ The covariance is diagonal in the eigenbasis of the cell-centred Laplacian, and 
 coarse mode with two fine modes per axis (`transforms.pooling_pairs`). So the dense matrices of
 Theorem 3.1 fall apart into blocks of size 2^n, one per coarse mode k: with S the diagonal of
 prior variances in the block and a its row of pooling weights, the coarse variance is a S a^T, and
-whitened conditioning is any orthogonal matrix whose first column is v = S^(1/2) a^T / |.|. We
-take the Householder reflection that exchanges e_1 and v: d numbers to store, and its own inverse.
+whitened conditioning is any orthogonal matrix whose first column is v = S^(1/2) a^T / |.|: a
+`BlockReflection`. Whitened coordinates are stored in `coarse_first` order, where a block is a
+column of a matrix and conditioning moves nothing in memory.
 """
 
 import itertools
@@ -15,18 +16,18 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-import paramax
-from flowjax.bijections import AbstractBijection
 from jaxtyping import Array, ArrayLike
 
 from msign import checks
 from msign.lattice import Lattice
 from msign.priors.base import Prior, mean_field, pooled_mean
+from msign.priors.reflection import BlockReflection
 from msign.priors.transforms import (
     BOUNDARIES,
     Boundary,
     analyse,
     angles,
+    coarse_first,
     eigenvalues,
     pooling_pairs,
     synthesise,
@@ -47,7 +48,7 @@ class SpectralPrior(Prior):
 
     lattice: Lattice = eqx.field(static=True)
     boundary: Boundary = eqx.field(static=True)
-    std: Array
+    std: Array  # of the modes, in the order of the whitened coordinates
     mean: Array
     log_det: Array
 
@@ -69,18 +70,23 @@ class SpectralPrior(Prior):
             )
         if variances.min() <= 0:
             raise ValueError(f"variances must be positive, got {variances.min()}")
-        self.std = jnp.asarray(np.sqrt(variances))
+        order, _ = coarse_first(self.lattice.shape, boundary)
+        self.std = jnp.asarray(np.sqrt(variances).reshape(-1)[order])
         self.mean = jnp.asarray(mean_field(mean, self.lattice))
         self.log_det = jnp.asarray(-0.5 * np.log(variances).sum() * (channels or 1))
 
     def whiten(self, x: Array) -> Array:
+        batch = x.shape[: x.ndim - len(self.lattice.field_shape)]
         c = analyse(x - self.mean, self.boundary, self.lattice.axes)
-        return (c / self._per_channel(self.std)).reshape(
-            *x.shape[: -len(self.lattice.field_shape)], -1
-        )
+        order, _ = coarse_first(self.lattice.shape, self.boundary)
+        c = c.reshape(*batch, order.size, -1)[..., order, :]
+        return (c / self.std[:, None]).reshape(*batch, -1)
 
     def unwhiten(self, u: Array) -> Array:
-        c = u.reshape(*u.shape[:-1], *self.lattice.field_shape) * self._per_channel(self.std)
+        batch = u.shape[:-1]
+        _, position = coarse_first(self.lattice.shape, self.boundary)
+        c = u.reshape(*batch, position.size, -1) * self.std[:, None]
+        c = c[..., position, :].reshape(*batch, *self.lattice.field_shape)
         return synthesise(c, self.boundary, self.lattice.axes) + self.mean
 
     def coarsen(self) -> "SpectralPrior":
@@ -95,17 +101,21 @@ class SpectralPrior(Prior):
         )
 
     def rotation(self) -> "BlockReflection":
-        self.lattice.coarsen()
-        return BlockReflection(self.lattice, self.boundary, self._blocks())
+        order, _ = coarse_first(self.lattice.coarsen().shape, self.boundary)
+        blocks = self._blocks().reshape(2**self.lattice.ndim, -1)
+        return BlockReflection(blocks[:, order], self.lattice.channels or 1)
 
     def marginal_std(self, window: tuple[int, ...]) -> np.ndarray:
-        v = np.asarray(self.std, np.float64) ** 2
+        haar = all(w in (1, 2) for w in window)
+        if not haar and window != self.lattice.shape:
+            raise ValueError(f"window must have sides 1 or 2 or be the lattice, got {window}")
+        v = self._variances()
         for w in window:  # each step contracts the first axis and appends (positions, bands)
-            v = _squared_basis_sums(v, self.boundary, pairs=w == 2)
+            v = _squared_basis_sums(v, self.boundary, pairs=haar and w == 2)
         n = self.lattice.ndim
         v = v.transpose(*range(0, 2 * n, 2), *range(1, 2 * n, 2))
         cells = tuple(m // w for m, w in zip(self.lattice.shape, window, strict=True))
-        if all(w in (1, 2) for w in window):
+        if haar:
             v = v.reshape(*cells, -1, 1)
         else:  # one window is the whole lattice
             v = v.reshape((1,) * n + (-1, 1))
@@ -121,16 +131,18 @@ class SpectralPrior(Prior):
 
     def arrays(self) -> dict[str, np.ndarray]:
         return {
-            "variances": np.asarray(self.std, np.float64) ** 2,
+            "variances": self._variances(),
             "mean": np.asarray(self.mean),
         }
 
-    def _per_channel(self, values: Array) -> Array:
-        return values if self.lattice.channels is None else values[..., None]
+    def _variances(self) -> np.ndarray:
+        """Variances of the modes in their natural order, of the lattice's shape."""
+        _, position = coarse_first(self.lattice.shape, self.boundary)
+        return (np.asarray(self.std, np.float64) ** 2)[position].reshape(self.lattice.shape)
 
     def _blocks(self) -> np.ndarray:
-        """S^(1/2) a^T for every coarse mode: `(2^n, *coarse)`, its squares sum to the coarse variance."""
-        std = np.asarray(self.std, np.float64)
+        """S^(1/2) a^T of every coarse mode, `(2^n, *coarse)`; squares sum to its variance."""
+        std = np.sqrt(self._variances())
         pairs = [pooling_pairs(n, self.boundary) for n in self.lattice.shape]
         blocks = []
         for member in itertools.product((0, 1), repeat=self.lattice.ndim):
@@ -201,79 +213,6 @@ class LaplacePrior(SpectralPrior):
         super().__init__(lattice.shape, variances, boundary, mean, channels)
 
 
-class BlockReflection(AbstractBijection):
-    """Whitened prior conditioning of a `SpectralPrior`: one Householder reflection per coarse mode."""
-
-    shape: tuple[int, ...]
-    cond_shape: None
-    lattice: Lattice = eqx.field(static=True)
-    boundary: Boundary = eqx.field(static=True)
-    normal: Array
-
-    def __init__(self, lattice: Lattice, boundary: Boundary, blocks: np.ndarray):
-        self.shape = (lattice.dim,)
-        self.cond_shape = None
-        self.lattice = lattice
-        self.boundary = boundary
-        v = blocks / np.sqrt((blocks**2).sum(0))
-        rest = (v[1:] ** 2).sum(0)
-        normal = np.concatenate([(rest / (1 + v[0]))[None], -v[1:]])  # e_1 - v without cancellation
-        length = np.sqrt((normal**2).sum(0))
-        normal = np.divide(normal, length, out=np.zeros_like(normal), where=length > 0)
-        self.normal = paramax.non_trainable(jnp.asarray(normal))
-
-    def transform_and_log_det(
-        self, x: Array, condition: Array | None = None
-    ) -> tuple[Array, Array]:
-        blocks = self._reflect(x.reshape(*self._block_shape))
-        for axis in reversed(range(self.lattice.ndim)):
-            low, high = (
-                blocks[0::2],
-                blocks[1::2],
-            )  # the last axis is the lowest bit of a block's number
-            joined = jnp.concatenate([low, high], 1 + axis)
-            blocks = take_runs(joined, self._order(axis), 1 + axis)
-        return blocks.reshape(self.shape), jnp.zeros((), x.dtype)
-
-    def inverse_and_log_det(self, y: Array, condition: Array | None = None) -> tuple[Array, Array]:
-        blocks = y.reshape(1, *self.lattice.shape, -1)
-        for axis in range(self.lattice.ndim):
-            joined = take_runs(blocks, np.argsort(self._order(axis)), 1 + axis)
-            halves = jnp.stack(jnp.split(joined, 2, 1 + axis), 1)
-            blocks = halves.reshape(-1, *halves.shape[2:])
-        return self._reflect(blocks).reshape(self.shape), jnp.zeros((), y.dtype)
-
-    @property
-    def _block_shape(self) -> tuple[int, ...]:
-        return (2**self.lattice.ndim, *self.lattice.coarsen().shape, self.lattice.channels or 1)
-
-    def _order(self, axis: int) -> np.ndarray:
-        """Where each fine mode along an axis stands among [first members, second members]."""
-        index, _ = pooling_pairs(self.lattice.shape[axis], self.boundary)
-        return np.argsort(index.T.reshape(-1))
-
-    def _reflect(self, blocks: Array) -> Array:
-        normal = self.normal[..., None]
-        return blocks - 2 * normal * jnp.sum(normal * blocks, 0)
-
-
-def take_runs(x: Array, order: np.ndarray, axis: int) -> Array:
-    """`jnp.take(x, order, axis)` for an order of few ascending or descending runs, as slices."""
-    steps = np.diff(order)
-    cuts = [0]
-    for i in range(1, len(order)):
-        within = abs(steps[i - 1]) == 1 and (i - cuts[-1] == 1 or steps[i - 1] == steps[i - 2])
-        if not within:
-            cuts.append(i)
-    parts = []
-    for start, stop in itertools.pairwise([*cuts, len(order)]):
-        first, last = int(order[start]), int(order[stop - 1])
-        low, high = min(first, last), max(first, last)
-        part = x[(slice(None),) * axis + (slice(low, high + 1),)]
-        parts.append(jnp.flip(part, axis) if first > last else part)
-    return jnp.concatenate(parts, axis)
-
-
 def _squared_basis_sums(v: np.ndarray, boundary: Boundary, pairs: bool) -> np.ndarray:
     """Contract the first axis of `v` with squared basis functions; append (positions, bands).
 
@@ -299,8 +238,8 @@ def _squared_basis_sums(v: np.ndarray, boundary: Boundary, pairs: bool) -> np.nd
     sums = []
     for energy, orientation in bands:
         c = v * amplitude * energy
-        waves = np.zeros((*v.shape[:-1], 2 * n))
-        np.add.at(waves, (..., frequency % (2 * n)), c * sign * orientation)
-        oscillation = np.fft.fft(waves).real[..., points % (2 * n)]
+        waves = np.zeros((2 * n, *v.shape[:-1]))
+        np.add.at(waves, frequency % (2 * n), np.moveaxis(c * sign * orientation, -1, 0))
+        oscillation = np.moveaxis(np.fft.fft(waves, axis=0).real[points % (2 * n)], 0, -1)
         sums.append(c.sum(-1, keepdims=True) + oscillation)
     return np.stack(sums, -1)

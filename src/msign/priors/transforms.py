@@ -12,6 +12,7 @@ same coarse mode, so that the pooling matrix couples fine modes in pairs (one pa
 """
 
 import functools
+import itertools
 import math
 from typing import Literal, get_args
 
@@ -94,6 +95,31 @@ def pooling_pairs(n: int, boundary: Boundary) -> tuple[np.ndarray, np.ndarray]:
     return index, weight
 
 
+@functools.lru_cache(maxsize=64)
+def coarse_first(shape: tuple[int, ...], boundary: Boundary) -> tuple[np.ndarray, np.ndarray]:
+    """The order of modes in which pooling blocks are columns: `(order, position)`, flat.
+
+    Seen as a matrix of 2^n rows, `order[j, k]` is the mode that member j of the block of the
+    k-th coarse mode has, coarse modes themselves being in coarse-first order. So the first
+    variables at every scale are the smoothest ones. A lattice that cannot be halved has its modes
+    in natural order. `position` is the inverse of `order`.
+    """
+    if any(n % 2 for n in shape):
+        order = np.arange(math.prod(shape), dtype=np.int32)
+    else:
+        coarse = tuple(n // 2 for n in shape)
+        k = np.unravel_index(coarse_first(coarse, boundary)[0], coarse)
+        pairs = [pooling_pairs(n, boundary)[0] for n in shape]
+        members = [
+            np.ravel_multi_index([p[i, j] for p, i, j in zip(pairs, k, row, strict=True)], shape)
+            for row in itertools.product((0, 1), repeat=len(shape))
+        ]
+        order = np.concatenate(members).astype(np.int32)
+    position = np.empty_like(order)
+    position[order] = np.arange(order.size, dtype=np.int32)
+    return order, position
+
+
 def _periodic_frequencies(n: int) -> tuple[np.ndarray, np.ndarray]:
     """Frequencies of the cosines and of the sines that do not vanish on cell centres."""
     return np.arange((n + 1) // 2), np.arange(1, n // 2 + 1)
@@ -103,20 +129,18 @@ def _periodic_pairs(n: int) -> tuple[np.ndarray, np.ndarray]:
     m = n // 2
     half = math.sqrt(0.5)
     coarse_cos, coarse_sin = _periodic_frequencies(m)
-    sines = len(
-        _periodic_frequencies(n)[0]
-    )  # where the fine sines begin; sin k is at sines + k - 1
+    sines = len(_periodic_frequencies(n)[0])  # sin k is at sines + k - 1
     k = coarse_cos[1:]
     angle = np.pi * k / n
-    index = [[(0, sines + m - 1)], np.stack([k, m - k], 1)]
-    weight = [[(half, 0.0)], half * np.stack([np.cos(angle), -np.sin(angle)], 1)]
+    index = [np.array([(0, sines + m - 1)]), np.stack([k, m - k], 1)]
+    weight = [np.array([(half, 0.0)]), half * np.stack([np.cos(angle), -np.sin(angle)], 1)]
     k = coarse_sin if m % 2 else coarse_sin[:-1]
     angle = np.pi * k / n
     index.append(np.stack([sines + k - 1, sines + m - k - 1], 1))
     weight.append(half * np.stack([np.cos(angle), np.sin(angle)], 1))
     if m % 2 == 0:
-        index.append([(sines + m // 2 - 1, m // 2)])
-        weight.append([(half, 0.0)])
+        index.append(np.array([(sines + m // 2 - 1, m // 2)]))
+        weight.append(np.array([(half, 0.0)]))
     return np.concatenate(index).astype(int), np.concatenate(weight)
 
 
@@ -146,7 +170,7 @@ def _to_second_last(x: Array, axis: int) -> Array:
 
 
 def _dct(x: Array, inverse: bool) -> Array:
-    """Orthonormal DCT-II along the last axis (its inverse: DCT-III), by one real FFT of length n."""
+    """Orthonormal DCT-II along the last axis (or its inverse), by one real FFT of length n."""
     n = x.shape[-1]
     h = n // 2 + 1
     twiddle = np.exp(-0.5j * np.pi * np.arange(h) / n)
@@ -162,13 +186,10 @@ def _dct(x: Array, inverse: bool) -> Array:
     tail = jnp.concatenate([jnp.zeros_like(c[..., :1]), c[..., ::-1][..., : h - 1]], -1)
     spectrum = jax.lax.complex(c[..., :h], -tail) * np.conj(twiddle).astype(_complex(x))
     folded = jnp.fft.irfft(spectrum, n) * n
-    out = jnp.zeros_like(x)
-    return (
-        out.at[..., ::2]
-        .set(folded[..., : (n + 1) // 2])
-        .at[..., 1::2]
-        .set(folded[..., (n + 1) // 2 :][..., ::-1])
-    )
+    even, odd = folded[..., : (n + 1) // 2], folded[..., (n + 1) // 2 :][..., ::-1]
+    if n % 2:
+        odd = jnp.concatenate([odd, even[..., :1]], -1)  # a place holder, cut off below
+    return jnp.stack([even, odd], -1).reshape(*x.shape[:-1], -1)[..., :n]
 
 
 def _fourier(x: Array, inverse: bool) -> Array:

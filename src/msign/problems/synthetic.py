@@ -60,7 +60,7 @@ class SyntheticReference:
         return self._line(scale or self.problem.scales)[0]
 
     def critical_values(self, u: ArrayLike, scale: int | None = None) -> np.ndarray:
-        """t of fields in whitened coordinates."""
+        """T of fields in whitened coordinates."""
         index, tau, *_ = self._line(scale or self.problem.scales)
         return tau * np.asarray(u)[..., index]
 

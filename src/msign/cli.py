@@ -1,0 +1,97 @@
+"""The commands; no logic."""
+
+import pathlib
+import shutil
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    help="Multiscale invertible generative networks for high-dimensional Bayesian inference.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+Out = Annotated[pathlib.Path, typer.Option(help="Directory of the run.")]
+Seed = Annotated[int, typer.Option(help="Random seed; same seed, same numbers.")]
+
+
+@app.callback()
+def _setup() -> None:
+    """Keep compiled code between calls of the command."""
+    import warnings
+
+    import jax
+
+    warnings.filterwarnings("ignore", message="(?s).*ArviZ is undergoing", category=FutureWarning)
+    cache = pathlib.Path.home() / ".cache" / "msign" / "jax"
+    jax.config.update("jax_compilation_cache_dir", str(cache))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+
+
+@app.command()
+def run(
+    problem: Annotated[str, typer.Argument(help="`synthetic`, or path/to/file.py:name.")],
+    size: Annotated[int | None, typer.Option(help="Cells per side (built-in problems).")] = None,
+    gamma: Annotated[float | None, typer.Option(help="Noise (built-in problems).")] = None,
+    tilt: Annotated[float | None, typer.Option(help="F = t^2 + tilt t (synthetic).")] = None,
+    budget: Annotated[int, typer.Option(help="Forward simulations, a hard limit.")] = 800_000,
+    seed: Seed = 0,
+    out: Out = pathlib.Path("runs/latest"),
+    flow: Annotated[str, typer.Option(help="`informed`, `glow` or `both`.")] = "informed",
+    objective: Annotated[str, typer.Option(help="See the reference of FitConfig.")] = "auto",
+    resume: Annotated[bool, typer.Option(help="Go on with an interrupted run.")] = False,
+    overwrite: Annotated[bool, typer.Option(help="Delete what `out` holds first.")] = False,
+) -> None:
+    """Learn a posterior; print its summary, write samples' figures and the certificate."""
+    from msign.experiments.run import load_problem, run_problem, summary_lines
+    from msign.inference import FitConfig
+
+    with _one_line_errors():
+        made = load_problem(problem, size=size, gamma=gamma, tilt=tilt)
+        config = FitConfig(flow=flow, objective=objective)
+        if overwrite and (out / "config.json").exists():
+            shutil.rmtree(out)
+        summary = run_problem(made, out, budget, seed, resume, config)
+    typer.echo("\n".join(summary_lines(summary)))
+    typer.echo(f"\nwritten to {out}")
+
+
+@app.command()
+def sample(
+    run: Annotated[pathlib.Path, typer.Argument(help="Directory of a finished run.")],
+    n: Annotated[int, typer.Option("-n", help="Number of fields.")] = 2500,
+    output: Annotated[pathlib.Path, typer.Option("-o", help="A .nc or .npy file.")] = pathlib.Path(
+        "samples.nc"
+    ),
+    seed: Seed = 0,
+) -> None:
+    """Draw independent samples from a finished run."""
+    from msign.experiments.run import sample_run
+
+    with _one_line_errors():
+        sample_run(run, n, seed, output)
+    typer.echo(f"{n} samples written to {output}")
+
+
+@app.command()
+def show(
+    run: Annotated[pathlib.Path, typer.Argument(help="Directory of a finished run.")],
+) -> None:
+    """Print the summary of a finished run."""
+    from msign.experiments.run import read_summary, summary_lines
+
+    with _one_line_errors():
+        typer.echo("\n".join(summary_lines(read_summary(run))))
+
+
+class _one_line_errors:  # noqa: N801
+    """Errors of a user's input as one line, without a traceback."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, ValueError | OSError | RuntimeError):
+            typer.secho(f"error: {error}", fg="red", err=True)
+            raise typer.Exit(1) from None

@@ -1,0 +1,17 @@
+"""Errors against a reference, quality of importance weights, modes."""
+
+from msign.diagnostics.modes import mode_fractions, mode_labels
+from msign.diagnostics.reference import evaluate_against_reference, jeffreys_against, moment_errors
+from msign.diagnostics.weights import WeightReport, ess_fraction, pareto_khat, weight_report
+
+__all__ = [
+    "WeightReport",
+    "ess_fraction",
+    "evaluate_against_reference",
+    "jeffreys_against",
+    "mode_fractions",
+    "mode_labels",
+    "moment_errors",
+    "pareto_khat",
+    "weight_report",
+]

@@ -1,0 +1,94 @@
+"""Errors of a posterior against an exact reference (paper, section 6.1.1)."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+
+def moment_errors(
+    u: Array, std: np.ndarray, exact_mean: np.ndarray, exact_std: np.ndarray
+) -> dict[str, float]:
+    """Root mean square errors over all one-dimensional sub-distributions <w_k, x>.
+
+    Args:
+        u: Samples in whitened coordinates `(n, d)`, each along one w_k.
+        std: Prior standard deviations of the coordinates <w_k, x>.
+        exact_mean: Exact means in whitened coordinates; the sub-distributions are independent.
+        exact_std: Exact standard deviations in whitened coordinates.
+
+    Returns:
+        `mean`, `std` and `correlation`.
+    """
+    samples = np.asarray(u, np.float64)
+    mean, spread = samples.mean(0), samples.std(0, ddof=1)
+    correlation = _correlation_error(jnp.asarray((samples - mean) / spread, jnp.float32))
+    return {
+        "mean": _rms((mean - exact_mean) * std),
+        "std": _rms((spread - exact_std) * std),
+        "correlation": float(correlation),
+    }
+
+
+def jeffreys_against(log_ratio_model: np.ndarray, log_ratio_exact: np.ndarray) -> dict[str, float]:
+    """Both divergences from log p/q at samples of the model and log q/p at exact samples."""
+    reverse, forward = (np.asarray(a, np.float64) for a in (log_ratio_model, log_ratio_exact))
+    variance = reverse.var(ddof=1) / len(reverse) + forward.var(ddof=1) / len(forward)
+    return {
+        "reverse_kl": float(reverse.mean()),
+        "forward_kl": float(forward.mean()),
+        "jeffreys": float(reverse.mean() + forward.mean()),
+        "jeffreys_stderr": float(np.sqrt(variance)),
+        "worst_log_ratio": float(max(reverse.max(), forward.max())),
+    }
+
+
+def evaluate_against_reference(
+    posterior: Any, n: int = 5000, moment_samples: int = 2500, seed: int = 1
+) -> dict[str, Any]:
+    """Compare a posterior with `problem.reference` at every scale it has; for evaluation only.
+
+    Simulations made here do not count.
+    """
+    problem, reference = posterior.problem, posterior.problem.reference
+    counts = problem.nfs, problem.failures
+    key = jax.random.key(seed)
+    scale = problem.scales
+    exact = reference.sample(jax.random.fold_in(key, 0), n)
+    own, own_excess = posterior.whitened_samples(n, seed)
+    log_z = reference.log_evidence()
+    at_own = own_excess - (problem.evaluate(own, scale).log_likelihood - log_z)
+    at_exact = problem.evaluate(exact, scale).log_likelihood - log_z
+    at_exact = at_exact - posterior.excess(exact)
+    result: dict[str, Any] = jeffreys_against(at_own, at_exact)
+    result["log_evidence_exact"] = log_z
+    result["mode_fractions_exact"] = list(reference.mode_fractions())
+    result["rmse"] = {}
+    for l in posterior.scales:
+        mean, spread = reference.moments(l)
+        std = np.asarray(problem.priors[l - 1].std, np.float64).reshape(-1)
+        floor = reference.sample(jax.random.fold_in(key, 100 + l), moment_samples, l)
+        trained = posterior.at_scale(l).whitened_samples(moment_samples, seed)[0]
+        result["rmse"][str(l)] = {
+            "msign": moment_errors(trained, std, mean, spread),
+            "exact samples": moment_errors(floor, std, mean, spread),
+        }
+    problem.nfs, problem.failures = counts
+    return result
+
+
+@jax.jit
+def _correlation_error(standardised: Array) -> Array:
+    n, d = standardised.shape
+    block = 1024
+    total = jnp.zeros(())
+    for start in range(0, d, block):
+        rows = standardised[:, start : start + block].T @ standardised / n
+        total += jnp.sum(rows**2) - jnp.sum(jnp.diagonal(rows, start) ** 2)
+    return jnp.sqrt(total / max(d * (d - 1), 1))
+
+
+def _rms(a: np.ndarray) -> float:
+    return float(np.sqrt(np.mean(a**2)))

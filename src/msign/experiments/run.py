@@ -1,0 +1,133 @@
+"""`msign run`, `msign sample` and `msign show`: from a problem's name to files on disk."""
+
+import importlib.util
+import os
+import pathlib
+import sys
+from typing import Any
+
+from msign.diagnostics import evaluate_against_reference
+from msign.inference import FitConfig, Posterior, fit
+from msign.inference.rundir import RunDirectory
+from msign.problems import InverseProblem, synthetic
+from msign.report.posterior import write_figures
+
+BUILT_IN = {"synthetic": synthetic}
+
+
+def load_problem(name: str, **options: Any) -> InverseProblem:
+    """A built-in problem, or one from a file: `path/to/problem.py:name`.
+
+    In a file, `name` is an `InverseProblem` or a function that returns one.
+    """
+    if name in BUILT_IN:
+        return BUILT_IN[name](**{k: v for k, v in options.items() if v is not None})
+    path, _, attribute = name.rpartition(":")
+    if not path.endswith(".py"):
+        known = ", ".join(BUILT_IN)
+        raise ValueError(f"problem must be one of {known} or path/to/file.py:name, got {name!r}")
+    if not pathlib.Path(path).exists():
+        raise ValueError(f"problem must name a file that exists, got {path!r}")
+    spec = importlib.util.spec_from_file_location(pathlib.Path(path).stem, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    found = getattr(module, attribute, None)
+    problem = found() if callable(found) and not isinstance(found, InverseProblem) else found
+    if not isinstance(problem, InverseProblem):
+        raise ValueError(
+            f"problem must name an InverseProblem or a function returning one, got "
+            f"{type(problem).__name__} for {attribute!r} in {path}"
+        )
+    return problem
+
+
+def run_problem(
+    problem: InverseProblem,
+    out: str | os.PathLike[str],
+    budget: int,
+    seed: int,
+    resume: bool,
+    config: FitConfig,
+) -> dict[str, Any]:
+    """Fit, compare with the exact reference where there is one, write summary and figures."""
+    posterior = fit(problem, budget, seed, out, resume, config=config)
+    if hasattr(problem, "reference"):
+        posterior.reference = evaluate_against_reference(posterior)
+        posterior.save(out)
+    write_figures(posterior, pathlib.Path(out) / "figures")
+    return posterior.summary()
+
+
+def sample_run(
+    run: str | os.PathLike[str], n: int, seed: int, output: str | os.PathLike[str]
+) -> None:
+    """Draw from a finished run and write NetCDF (`.nc`) or NumPy (`.npy`)."""
+    path = pathlib.Path(output)
+    if path.suffix not in (".nc", ".npy"):
+        raise ValueError(f"output must end in .nc or .npy, got {os.fspath(output)!r}")
+    posterior = Posterior.load(run)
+    if path.suffix == ".nc":
+        posterior.to_arviz(n, seed).to_netcdf(str(path))
+        return
+    import numpy as np
+
+    np.save(path, posterior.sample(n, seed))
+
+
+def read_summary(run: str | os.PathLike[str]) -> dict[str, Any]:
+    """The summary of a finished run."""
+    if not (pathlib.Path(run) / "summary.json").exists():
+        raise ValueError(f"run must hold a finished run (no summary.json), got {os.fspath(run)!r}")
+    return RunDirectory(run).read_json("summary.json")
+
+
+def summary_lines(summary: dict[str, Any]) -> list[str]:
+    """A summary for people, line by line."""
+
+    def number(value: Any) -> str:
+        return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+    lines = [
+        f"problem          {summary['problem']}, dimension {summary['dimension']}",
+        f"simulations      {summary['nfs']}"
+        + (f" ({summary['failures']} failed)" if summary["failures"] else ""),
+        f"seconds          {number(summary['seconds'])}",
+        f"Jeffreys         {number(summary['jeffreys'])} +- {number(summary['jeffreys_stderr'])}"
+        f"  (from {summary['jeffreys_from']})",
+        f"  KL(p||q)       {number(summary['reverse_kl'])}",
+        f"  KL(q||p)       {number(summary['forward_kl'])}",
+        f"ESS fraction     {number(summary['ess_fraction'])}",
+        f"k-hat            {number(summary['khat'])}",
+        f"log evidence     {summary['log_evidence']:.4f} +- "
+        f"{number(summary['log_evidence_stderr'])}"
+        + (
+            f"  (exact {summary['log_evidence_exact']:.4f})"
+            if "log_evidence_exact" in summary
+            else ""
+        ),
+        "mode fractions   "
+        + " : ".join(f"{m:.3f}" for m in summary["mode_fractions"])
+        + "  weighted "
+        + " : ".join(f"{m:.3f}" for m in summary["mode_fractions_weighted"]),
+        f"certificate      {summary['verdict']}",
+        "",
+        "scale  dimension  trained  rounds      nFS  seconds  J at start     J",
+    ]
+    for stage in summary["stages"]:
+        lines.append(
+            f"{stage['scale']:5d}  {stage['dimension']:9d}  {stage['trained_variables']:7d}  "
+            f"{stage['rounds']:6d}  {stage['nfs']:7d}  {stage['seconds']:7.1f}  "
+            f"{stage['jeffreys_start']:10.3g}  {stage['jeffreys']:.3g}"
+        )
+    if summary.get("rmse"):
+        lines += ["", "RMSE over all sub-distributions (in brackets: 2500 exact samples)"]
+        lines.append("scale  mean                 std                  correlation")
+        for scale, row in summary["rmse"].items():
+            cells = [
+                f"{row['msign'][k]:.2e} ({row['exact samples'][k]:.2e})"
+                for k in ("mean", "std", "correlation")
+            ]
+            lines.append(f"{scale:>5}  " + "  ".join(cells))
+    return lines

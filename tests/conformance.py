@@ -1,0 +1,147 @@
+"""The tables that drive the conformance tests: one line here covers a new bijection or prior."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax.random as jr
+import numpy as np
+from flowjax.bijections import AbstractBijection, Reshape, Sigmoid
+from helpers import random_covariance
+
+from msign.bijections import (
+    ActNorm,
+    AffineCoupling,
+    ChannelMix,
+    GlowBlock,
+    GlowConfig,
+    Squeezed,
+    Whitened,
+    glow_flow,
+    glow_stack,
+    squeeze_window,
+    squeezed_shape,
+)
+from msign.lattice import Lattice
+from msign.priors import (
+    BlockReflection,
+    DensePrior,
+    LaplacePrior,
+    NearestConditioning,
+    Prior,
+    Rotation,
+    ScalarPrior,
+    SpectralPrior,
+    WhitenedNearest,
+)
+
+KEY = jr.key(0)
+BOUNDARIES = ("dirichlet", "neumann", "periodic")
+
+
+def laplace(shape: tuple[int, ...], boundary: str = "dirichlet", **options: object) -> LaplacePrior:
+    return LaplacePrior(shape, 0.3, 2.0, boundary, **{"kappa": 1.5, **options})
+
+
+def positive(*shape: int) -> np.ndarray:
+    return np.random.default_rng(1).uniform(0.3, 2.0, shape)
+
+
+FIELD = np.random.default_rng(2).normal(size=(4, 4))
+
+PRIORS: dict[str, Callable[[], Prior]] = {
+    **{f"Laplace {b} 1-D": lambda b=b: laplace((8,), b) for b in BOUNDARIES},
+    **{f"Laplace {b} 2-D": lambda b=b: laplace((4, 6), b) for b in BOUNDARIES},
+    **{f"Laplace {b} 3-D": lambda b=b: laplace((2, 4, 4), b) for b in BOUNDARIES},
+    "Laplace extent": lambda: laplace((4, 4), extent=(2.0, 0.5)),
+    "Laplace mean": lambda: laplace((4, 4), mean=FIELD),
+    "Laplace channels": lambda: laplace((4, 2), "periodic", channels=3, mean=0.5),
+    "Spectral 1-D": lambda: SpectralPrior((6,), positive(6)),
+    "Spectral 2-D": lambda: SpectralPrior((4, 4), positive(4, 4), "neumann"),
+    "Spectral 3-D": lambda: SpectralPrior((2, 2, 4), positive(2, 2, 4), "periodic", channels=2),
+    "Dense 1-D": lambda: DensePrior(random_covariance(8), (8,), mean=1.5),
+    "Dense 2-D": lambda: DensePrior(random_covariance(16), (4, 4), mean=FIELD),
+    "Dense 3-D": lambda: DensePrior(random_covariance(16), (2, 2, 4)),
+    "Dense channels": lambda: DensePrior(random_covariance(12), (2, 2), channels=3),
+    "Dense downsampling": lambda: DensePrior(
+        random_covariance(9),
+        (3, 3),
+        downsampling=[np.random.default_rng(5).normal(size=s) for s in ((5, 9), (2, 5))],
+    ),
+    "Scalar 1-D": lambda: ScalarPrior((8,), (0.7, 0.4), 1.3),
+    "Scalar 2-D": lambda: ScalarPrior((4, 4), (0.7, 0.4), 1.3, mean=FIELD),
+    "Scalar 3-D": lambda: ScalarPrior((2, 4, 2), (0.6,), 0.8),
+    "Scalar bands 1-D": lambda: ScalarPrior((8,), (0.7, positive(1, 2)), channels=2),
+    "Scalar bands 2-D": lambda: ScalarPrior((4, 4), (0.5, positive(3, 2)), 1.3, channels=2),
+    "Scalar bands 3-D": lambda: ScalarPrior((2, 2, 2), (positive(7, 1),), 0.8),
+}
+
+
+class Case(NamedTuple):
+    make: Callable[[], AbstractBijection]
+    identity: bool = True  # at the start
+    trainable: bool = True
+
+
+def fixed(make: Callable[[], AbstractBijection]) -> Case:
+    """A layer without parameters to train."""
+    return Case(make, identity=False, trainable=False)
+
+
+CELLS = {"1-D": (6,), "2-D": (4, 3), "3-D": (2, 3, 2)}
+LATTICES = {"1-D": Lattice((8,), 2), "2-D": Lattice((4, 6)), "3-D": Lattice((2, 4, 2))}
+ORTHOGONAL = np.linalg.qr(np.random.default_rng(4).normal(size=(6, 6)))[0]
+
+
+def squeezed(lattice: Lattice, basis: str) -> Squeezed:
+    window = squeeze_window(lattice)
+    shape = squeezed_shape(lattice, window)
+    return Squeezed(ChannelMix(shape), lattice, window, basis, 0.3, positive(*shape))
+
+
+def whitened(prior: Prior) -> Whitened:
+    d = prior.lattice.dim
+    return Whitened(Reshape(ChannelMix((d // 2, 2)), (d,)), prior)
+
+
+def flow(prior: Prior, coordinates: str) -> AbstractBijection:
+    return glow_flow(KEY, prior, GlowConfig(3, 5, coordinates=coordinates))
+
+
+BANDS = {
+    "1-D": lambda: laplace((8,), mean=0.4),
+    "1-D odd": lambda: laplace((5,)),
+    "2-D": lambda: laplace((4, 4), "neumann", mean=FIELD),
+    "2-D 7x7": lambda: laplace((7, 7)),
+    "2-D 3x4": lambda: laplace((3, 4), "periodic"),
+    "2-D channels": PRIORS["Scalar bands 2-D"],
+    "3-D": lambda: laplace((4, 2, 2)),
+}
+RAW = {n: BANDS[n] for n in ("1-D odd", "2-D channels", "3-D")}
+
+BIJECTIONS: dict[str, Case] = {}
+for n, cells in CELLS.items():
+    BIJECTIONS |= {
+        f"ActNorm {n}": Case(lambda s=cells: ActNorm((*s, 3))),
+        f"ChannelMix {n}": Case(lambda s=cells: ChannelMix((*s, 4))),
+        f"AffineCoupling {n}": Case(lambda s=cells: AffineCoupling(KEY, (*s, 3), 5)),
+        f"GlowBlock {n}": Case(lambda s=cells: GlowBlock(KEY, (*s, 4), [2, 0, 3, 1], 5)),
+        f"glow_stack {n}": Case(lambda s=cells: glow_stack(KEY, (*s, 3), 3, 5)),
+        f"Squeezed pixel {n}": Case(lambda n=n: squeezed(LATTICES[n], "pixel")),
+        f"Squeezed haar {n}": Case(lambda n=n: squeezed(LATTICES[n], "haar")),
+        f"Whitened {n}": Case(lambda n=n: whitened(PRIORS[f"Laplace periodic {n}"]())),
+        f"NearestConditioning {n}": fixed(lambda n=n: NearestConditioning(LATTICES[n], 0.7)),
+        f"WhitenedNearest {n}": fixed(
+            lambda n=n: WhitenedNearest(*PRIORS[f"Laplace neumann {n}"]().hierarchy(2))
+        ),
+    }
+BIJECTIONS |= {
+    "ChannelMix permutation": Case(lambda: ChannelMix((3, 4), [2, 0, 3, 1]), identity=False),
+    "AffineCoupling silu": Case(lambda: AffineCoupling(KEY, (3, 4), 5, "silu", False, 0.5)),
+    "AffineCoupling one cell": Case(lambda: AffineCoupling(KEY, (1, 1, 5), 5)),
+    **{f"glow_flow bands {n}": Case(lambda p=p: flow(p(), "bands")) for n, p in BANDS.items()},
+    **{f"glow_flow raw {n}": Case(lambda p=p: flow(p(), "raw")) for n, p in RAW.items()},
+    **{f"PriorConditioning {n}": fixed(lambda p=p: p().conditioning()) for n, p in PRIORS.items()},
+    "BlockReflection": fixed(lambda: BlockReflection(positive(4, 3), 2)),
+    "Rotation": fixed(lambda: Rotation(ORTHOGONAL)),
+    "Sigmoid": fixed(lambda: Sigmoid((4, 3))),
+}

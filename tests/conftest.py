@@ -1,0 +1,14 @@
+"""All tests run in float64; those of float32 cast explicitly (`helpers.in_float32`)."""
+
+import jax
+import pytest
+
+jax.config.update("jax_enable_x64", True)
+
+
+@pytest.fixture(scope="module")
+def quick_compilation():
+    """For modules of many small checks, where compiling takes longer than running."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)

@@ -1,0 +1,80 @@
+"""What the tests share: parameters moved off their start, casts, dense matrices of linear maps."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import paramax
+import pytest
+
+from msign.priors import DensePrior, Prior, pooling_matrix
+
+
+def is_fixed(leaf: Any) -> bool:
+    return isinstance(leaf, paramax.NonTrainable)
+
+
+def split_trainable(module: Any) -> tuple[Any, Any]:
+    """Trainable leaves and the rest, as `eqx.partition` gives them."""
+    return eqx.partition(module, eqx.is_inexact_array, is_leaf=is_fixed)
+
+
+def join(trainable: Any, rest: Any) -> Any:
+    return eqx.combine(trainable, rest, is_leaf=is_fixed)
+
+
+def moved(module: Any, size: float = 0.1, seed: int = 7) -> Any:
+    """The module with every trainable parameter moved randomly off its start."""
+    trainable, rest = split_trainable(module)
+    rng = np.random.default_rng(seed)
+    shifted = jax.tree.map(
+        lambda a: jnp.asarray(np.asarray(a) + size * rng.normal(size=a.shape), a.dtype), trainable
+    )
+    return join(shifted, rest)
+
+
+def in_float32(module: Any) -> Any:
+    """The module with all floating-point arrays, trainable or not, in single precision."""
+    return jax.tree.map(
+        lambda a: a.astype(jnp.float32) if eqx.is_inexact_array(a) else a,
+        module,
+    )
+
+
+def matrix_of(f: Callable[[Any], Any], d: int) -> np.ndarray:
+    """The matrix of an affine map of vectors of length d, one column per basis vector."""
+    points = jnp.concatenate([jnp.zeros((1, d)), jnp.eye(d)])
+    origin, *columns = np.asarray(_mapped(f, points)).reshape(d + 1, -1)
+    return np.stack(columns, 1) - origin[:, None]
+
+
+@eqx.filter_jit
+def _mapped(f: Callable[[Any], Any], points: Any) -> Any:
+    return jax.vmap(f)(points)
+
+
+def covariance_of(prior: Prior) -> np.ndarray:
+    root = matrix_of(prior.unwhiten, prior.lattice.dim)
+    return root @ root.T
+
+
+def pooling_of(prior: Prior) -> np.ndarray:
+    """The downsampling matrix A of a prior."""
+    if isinstance(prior, DensePrior):
+        return prior.downsampling_matrix()
+    return pooling_matrix(prior.lattice)
+
+
+def random_covariance(d: int, seed: int = 0) -> np.ndarray:
+    factor = np.random.default_rng(seed).normal(size=(d, 2 * d))
+    return factor @ factor.T / d
+
+
+def refused(*parts: Any) -> Any:
+    """A one-line ValueError that contains all `parts`, in this order."""
+    pattern = ".*".join(re.escape(str(part)) for part in parts)
+    return pytest.raises(ValueError, match=rf"\A[^\n]*{pattern}[^\n]*\Z")

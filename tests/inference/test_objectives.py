@@ -1,0 +1,186 @@
+"""Objectives against quadrature on a one-dimensional problem."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+
+from msign.bijections import InformedConfig
+from msign.experiments.landscape import landscape, local_minima
+from msign.inference.models import FlowCore, combine, informed_flow, split_trainable
+from msign.inference.objectives import (
+    Batch,
+    CentredJeffreys,
+    PathwiseJeffreys,
+    ScoreJeffreys,
+    SteinObjective,
+    forward_kl,
+    kernelised_stein_discrepancy,
+    pool_jeffreys,
+    reverse_kl,
+    stein_direction,
+)
+
+GRID = jnp.linspace(-9.0, 9.0, 4001)[:, None]
+STEP = float(GRID[1, 0] - GRID[0, 0])
+
+
+def core_with(seed: int, size: float) -> FlowCore:
+    """A one-dimensional flow whose parameters are moved at random from the identity."""
+    core = FlowCore(informed_flow(jr.key(0), (1,), InformedConfig(blocks=2, knots=5)), (1,))
+    trainable, rest = split_trainable(core)
+    leaves, tree = jax.tree.flatten(trainable)
+    keys = jr.split(jr.key(seed), len(leaves))
+    moved = [a + size * jr.normal(k, a.shape) for a, k in zip(leaves, keys, strict=True)]
+    return combine(jax.tree.unflatten(tree, moved), rest)
+
+
+CORE = core_with(1, 0.4)
+OTHER = core_with(2, 0.4)
+
+
+def excess(core: FlowCore, s: jax.Array) -> jax.Array:
+    return jax.vmap(lambda s: core.backward(s)[1])(s)
+
+
+def log_target(s: jax.Array) -> jax.Array:
+    """A bimodal log-likelihood."""
+    return -0.5 * ((0.3 * s[..., 0] ** 2 + 0.2 * s[..., 0] - 1) / 0.6) ** 2
+
+
+def quadrature(core: FlowCore, target, reverse: float, forward: float) -> jax.Array:
+    """Both divergences by a sum over a grid."""
+    log_normal = -0.5 * GRID[:, 0] ** 2 - 0.5 * jnp.log(2 * jnp.pi)
+    log_p = excess(core, GRID) + log_normal
+    log_q = target(GRID) + log_normal
+    log_q = log_q - jax.nn.logsumexp(log_q) - jnp.log(STEP)
+    p, q = jnp.exp(log_p), jnp.exp(log_q)
+    return STEP * jnp.sum(reverse * p * (log_p - log_q) + forward * q * (log_q - log_p))
+
+
+def batch_of(core: FlowCore, key: jax.Array, n: int, target=log_target) -> Batch:
+    z = jr.normal(jr.fold_in(key, 0), (n, 1))
+    s = jax.vmap(lambda z: core.forward(z)[0])(z)
+    slope = jax.vmap(jax.grad(lambda s: target(s[None])[0]))(s)
+    ps = jax.vmap(lambda z: OTHER.forward(z)[0])(jr.normal(jr.fold_in(key, 1), (n, 1)))
+    return Batch(z, s, target(s), slope, ps, target(ps), excess(OTHER, ps))
+
+
+def flat_gradient(f, core: FlowCore) -> jax.Array:
+    trainable, rest = split_trainable(core)
+    gradient = jax.grad(lambda p: f(combine(p, rest)))(trainable)
+    return jnp.concatenate([g.ravel() for g in jax.tree.leaves(gradient)])
+
+
+OBJECTIVES = {
+    "score": (ScoreJeffreys(), 1, 1),
+    "score, reverse": (ScoreJeffreys(forward=0.0), 1, 0),
+    "centred": (CentredJeffreys(), 1, 1),
+    "pathwise": (PathwiseJeffreys(max_weight=1e9), 1, 1),
+    "reverse KL, pathwise": (reverse_kl(True), 1, 0),
+    "reverse KL, centred": (reverse_kl(False), 1, 0),
+    "forward KL": (forward_kl(), 0, 1),
+}
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_expected_gradient_is_that_of_quadrature(name):
+    objective, reverse, forward = OBJECTIVES[name]
+    exact = flat_gradient(lambda c: quadrature(c, log_target, reverse, forward), CORE)
+    batches = 40
+
+    def one(key):
+        batch = batch_of(CORE, key, 4000)
+        return flat_gradient(lambda c: objective(c, batch), CORE)
+
+    estimates = jax.lax.map(jax.jit(one), jr.split(jr.key(3), batches))
+    mean, error = estimates.mean(0), estimates.std(0) / np.sqrt(batches)
+    # Self-normalised weights have a bias of order 1/n beside the statistical error.
+    tolerance = 5 * error + 5e-3 * jnp.linalg.norm(exact)
+    assert float(jnp.linalg.norm(exact)) > 0.1
+    np.testing.assert_array_less(jnp.abs(mean - exact), tolerance)
+
+
+@pytest.mark.parametrize("name", ["centred", "pathwise", "reverse KL, pathwise"])
+def test_variance_vanishes_where_model_is_target(name):
+    objective = OBJECTIVES[name][0]
+
+    def own(s):
+        return excess(CORE, s) - 3.0
+
+    batch = batch_of(CORE, jr.key(4), 64, own)
+    gradient = flat_gradient(lambda c: objective(c, batch), CORE)
+    assert float(jnp.abs(gradient).max()) < 1e-10
+    noisy = flat_gradient(lambda c: ScoreJeffreys()(c, batch), CORE)
+    assert float(jnp.abs(noisy).max()) > 1e-3  # the paper's form does not have this property
+
+
+def test_pool_value_and_gradient():
+    s = 2 * jr.normal(jr.key(5), (200_000, 1))  # a proposal wider than prior, model and target
+    mixture = (0.5 - 0.125) * s[:, 0] ** 2 - jnp.log(2.0)
+
+    def value(core):
+        return pool_jeffreys(excess(core, s), log_target(s), mixture)
+
+    exact = quadrature(CORE, log_target, 1, 1)
+    assert abs(float(value(CORE)) - float(exact)) < 0.02 * float(exact)
+    gradient = flat_gradient(value, CORE)
+    wanted = flat_gradient(lambda c: quadrature(c, log_target, 1, 1), CORE)
+    assert float(jnp.linalg.norm(gradient - wanted)) < 0.1 * float(jnp.linalg.norm(wanted))
+
+
+def test_pool_is_zero_where_model_is_target_and_ignores_empty_rows():
+    s = jr.normal(jr.key(6), (100, 1)) * 2
+    mixture = jnp.where(jnp.arange(100) < 80, 0.3 * s[:, 0], jnp.inf)
+    same = excess(CORE, s) + 5.0
+
+    def value(core):
+        return pool_jeffreys(excess(core, s), same, mixture)
+
+    assert abs(float(value(CORE))) < 1e-12
+    assert float(jnp.abs(flat_gradient(value, CORE)).max()) < 1e-10
+    changed = s.at[80:].set(7.0)
+    other = pool_jeffreys(excess(OTHER, changed), log_target(changed), mixture)
+    assert float(other) == pytest.approx(
+        float(pool_jeffreys(excess(OTHER, s), log_target(s), mixture)), rel=1e-12
+    )
+
+
+def test_stein_direction_vanishes_at_the_target_and_moves_towards_it():
+    s = jr.normal(jr.key(7), (800, 2))
+    at_target = stein_direction(s, -s)
+    shifted = stein_direction(s, -(s - 2.0))
+    assert float(jnp.abs(at_target.mean(0)).max()) < 0.05
+    assert float(shifted.mean(0).min()) > 0.1
+    ksd = kernelised_stein_discrepancy
+    assert float(ksd(s, -(s - 2.0))) > 20 * float(ksd(s, -s))
+
+
+def test_stein_objective_descends_towards_the_target():
+    batch = batch_of(CORE, jr.key(8), 500)
+    trainable, rest = split_trainable(CORE)
+    gradient = jax.grad(lambda p: SteinObjective()(combine(p, rest), batch))(trainable)
+    moved = combine(eqx.apply_updates(trainable, jax.tree.map(lambda g: -0.02 * g, gradient)), rest)
+
+    def discrepancy(core):
+        fresh = batch_of(core, jr.key(9), 500)
+        return float(kernelised_stein_discrepancy(fresh.s, fresh.slope - fresh.s))
+
+    assert discrepancy(moved) < discrepancy(CORE)
+
+
+def test_landscape_of_appendix_b():
+    surfaces = landscape(n=61)
+    both = [(-1.5, 1.5), (1.5, -1.5)]
+    one_mode_only = [(-1.5, -1.5), (1.5, 1.5)]
+
+    def minima(surface):
+        return sorted(tuple(np.round(m, 6)) for m in local_minima(surface, surfaces.centres))
+
+    assert minima(surfaces.reverse_kl) == sorted(both + one_mode_only)
+    assert minima(surfaces.jeffreys) == both
+    np.testing.assert_allclose(
+        surfaces.reverse_kl + surfaces.forward_kl, surfaces.jeffreys, rtol=1e-9, atol=1e-12
+    )

@@ -1,0 +1,128 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from msign.problems.fem import EllipticSolver
+from problems.fem import fem_reference as reference
+
+
+@pytest.fixture(autouse=True)
+def _double_precision():
+    before = jax.config.jax_enable_x64
+    jax.config.update("jax_enable_x64", True)
+    yield
+    jax.config.update("jax_enable_x64", before)
+
+
+def make(size: int, m: int = 3) -> tuple[EllipticSolver, np.ndarray]:
+    weights = np.random.default_rng(0).normal(size=(m, size, size))
+    return EllipticSolver(size, reference.four_wells, weights), weights
+
+
+def dense_observe(size: int, weights: np.ndarray):
+    """The forward map in JAX with a dense matrix, to be differentiated automatically."""
+    s = np.arange(size + 1) / size
+    load = (reference.four_wells(*np.meshgrid(s, s, indexing="ij")) / size**2).ravel()
+    c, inside = reference.corners(size), reference.interior(size)
+
+    def observe(x):
+        values = jnp.exp(x).reshape(-1, 1, 1) * reference.element_stiffness()
+        matrix = jnp.zeros((len(load), len(load)))
+        matrix = matrix.at[c[:, :, None], c[:, None, :]].add(values)
+        u = jnp.zeros(len(load))
+        u = u.at[inside].set(jnp.linalg.solve(matrix[jnp.ix_(inside, inside)], load[inside]))
+        return weights.reshape(len(weights), -1) @ u[c].mean(axis=1)
+
+    return observe
+
+
+def test_vjp_agrees_with_automatic_differentiation():
+    size = 9
+    solver, weights = make(size)
+    rng = np.random.default_rng(1)
+    x, cotangent = rng.normal(size=(5, size, size)), rng.normal(size=(5, 3))
+    dense = jax.jit(dense_observe(size, weights))
+    pull = jax.jit(jax.grad(lambda x, cotangent: dense(x) @ cotangent))
+    observed, gradient = solver.observe_and_vjp(x, cotangent)
+    for k in range(5):
+        np.testing.assert_allclose(observed[k], dense(x[k]), rtol=1e-11, atol=1e-12)
+        np.testing.assert_allclose(gradient[k], pull(x[k], cotangent[k]), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("size", [16, 64])
+def test_vjp_agrees_with_finite_differences(size):
+    solver, _ = make(size)
+    rng = np.random.default_rng(2)
+    x, cotangent = rng.normal(size=(size, size)), rng.normal(size=3)
+    gradient = solver.vjp(x, cotangent)
+    step = 1e-4
+    directions = rng.normal(size=(8, size, size))
+    shifts = np.concatenate([x + step * directions, x - step * directions])
+    values = solver.observe(shifts) @ cotangent
+    slopes = (values[:8] - values[8:]) / (2 * step)
+    expected = np.einsum("nij,ij->n", directions, gradient)
+    assert np.abs(slopes - expected).max() < 1e-6 * np.abs(expected).max()
+
+
+def test_cotangent_as_a_function_of_the_observations():
+    size = 16
+    solver, _ = make(size)
+    rng = np.random.default_rng(3)
+    x, data = rng.normal(size=(101, size, size)), rng.normal(size=(101, 3))
+    seen = []
+
+    def misfit(observed, rows):
+        seen.append(rows)
+        return observed - data[rows]
+
+    observed, gradient = solver.observe_and_vjp(x, misfit)
+    np.testing.assert_array_equal(observed, solver.observe(x))
+    np.testing.assert_array_equal(gradient, solver.vjp(x, observed - data))
+    assert sorted(k for rows in seen for k in range(rows.start, rows.stop)) == list(range(101))
+
+
+def test_an_error_in_the_cotangent_function_is_raised():
+    solver, _ = make(16)
+
+    def fail(observed, rows):
+        raise RuntimeError("no data")
+
+    with pytest.raises(RuntimeError, match="no data"):
+        solver.observe_and_vjp(np.zeros((50, 16, 16)), fail)
+    assert np.isfinite(solver.observe(np.zeros((50, 16, 16)))).all()
+
+
+def test_jax_function_under_jit_grad_and_vmap():
+    size = 12
+    solver, _ = make(size)
+    x = np.random.default_rng(4).normal(size=(2, 3, size, size))
+    flat = x.reshape(6, size, size)
+    observed, data = solver.observe(flat), np.arange(3.0)
+    gradient = solver.vjp(flat, 2 * (observed - data)).reshape(x.shape)
+
+    def misfit(x):
+        return jnp.sum((solver.jax_observe(x) - data) ** 2)
+
+    def check(actual, expected):
+        np.testing.assert_allclose(actual, expected, rtol=1e-12)
+
+    check(jax.jit(solver.jax_observe)(x), observed.reshape(2, 3, 3))
+    check(jax.jit(jax.grad(misfit))(x[0, 0]), gradient[0, 0])
+    check(jax.jit(jax.grad(misfit))(x), gradient)
+    check(jax.jit(jax.vmap(jax.vmap(jax.grad(misfit))))(x), gradient)
+    jacobian = jax.jacrev(solver.jax_observe)(x[0, 0])
+    check(jacobian, solver.vjp(np.stack([x[0, 0]] * 3), np.eye(3)))
+
+
+def test_jax_function_keeps_single_precision():
+    solver, _ = make(12)
+    x = jnp.zeros((2, 12, 12), jnp.float32)
+    assert solver.jax_observe(x).dtype == jnp.float32
+    assert jax.grad(lambda x: solver.jax_observe(x).sum())(x).dtype == jnp.float32
+
+
+def test_jax_function_refuses_a_wrong_shape():
+    solver, _ = make(12)
+    with pytest.raises(ValueError, match="x must have shape"):
+        jax.jit(solver.jax_observe)(jnp.zeros((12, 13)))
