@@ -7,6 +7,7 @@ STAMP := $(VENV)/.installed
 .PHONY: demo test lint types bench clean
 
 $(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c "import sys; sys.exit('Python 3.11 or later is needed' * (sys.version_info < (3, 11)))"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'

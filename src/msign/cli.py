@@ -86,6 +86,25 @@ def show(
         typer.echo("\n".join(summary_lines(read_summary(run))))
 
 
+@app.command()
+def prior(
+    size: Annotated[int, typer.Option(help="Cells per side, even, at most 4096.")] = 64,
+    seed: Seed = 0,
+    out: Annotated[pathlib.Path, typer.Option(help="Folder of the picture.")] = pathlib.Path(
+        "demo"
+    ),
+) -> None:
+    """Draw prior fields through the network: the same seeds, refined scale by scale."""
+    from msign.report.figures import save_figure
+    from msign.report.prior import prior_figure
+
+    with _one_line_errors():
+        figure = prior_figure(size, seed)
+        out.mkdir(parents=True, exist_ok=True)
+        save_figure(figure, out / "prior.png")
+    typer.echo(f"written to {out / 'prior.png'}")
+
+
 class _one_line_errors:  # noqa: N801
     """Errors of a user's input as one line, without a traceback."""
 

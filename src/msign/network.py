@@ -291,7 +291,7 @@ class MsIGN(eqx.Module):
     def describe(self) -> dict[str, Any]:
         """The architecture as plain JSON values."""
         return {
-            "prior": self.priors[-1].describe(),
+            "prior": self.prior_at().describe(),
             "scales": self.scales,
             "lattices": [list(lattice.field_shape) for lattice in self.lattices],
             "conditioning": self.conditioning,

@@ -6,6 +6,7 @@ log-determinant, and a cost that does not grow with d.
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -17,17 +18,15 @@ import paramax
 from flowjax.bijections import (
     AbstractBijection,
     Chain,
-    Coupling,
-    Invert,
-    Permute,
-    RationalQuadraticSpline,
-    Vmap,
+    Indexed,
+    Scan,
 )
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, ArrayLike, PRNGKeyArray
 
 from msign import checks
 from msign.bijections.channels import MAX_LOG_SCALE, bounded
+from msign.bijections.spline import spline_forward, spline_inverse, spline_numbers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,13 +35,16 @@ class InformedConfig:
 
     Attributes:
         max_rank: Largest dimension of the subspace.
+        coupling_rank: Couplings act on so many variables at most, the stiffest; an affine map acts
+            on all of them.
         blocks: Spline couplings per stack (for a single variable half as many splines).
         hidden: Width of the conditioners' two hidden layers.
         knots: Bins of a spline.
         interval: Splines act on [-interval, interval] and are the identity outside.
     """
 
-    max_rank: int = 24
+    max_rank: int = 64
+    coupling_rank: int = 24
     blocks: int = 6
     hidden: int = 48
     knots: int = 12
@@ -50,6 +52,7 @@ class InformedConfig:
 
     def __post_init__(self) -> None:
         checks.integer("max_rank", self.max_rank, 1)
+        checks.integer("coupling_rank", self.coupling_rank, 1)
         checks.integer("blocks", self.blocks, 1)
         checks.integer("hidden", self.hidden, 1)
         checks.integer("knots", self.knots, 2)
@@ -142,40 +145,91 @@ class TriangularMap(AbstractBijection):
         return jnp.diag(jnp.exp(log_diagonal)).at[below].set(self.lower), log_diagonal
 
 
+class SplineCoupling(AbstractBijection):
+    """Rational quadratic splines of some variables given the others; the identity at the start.
+
+    All variables pass through the same code and a mask says which ones move, so that couplings
+    that move different variables have the same structure and stack into one `Scan`.
+
+    Args:
+        key: Of the conditioner's initial weights.
+        moved: Which variables move, a boolean for each.
+        config: Width of the conditioner, knots and interval of the splines.
+    """
+
+    shape: tuple[int, ...]
+    cond_shape: None
+    moved: Array
+    first: Array
+    first_bias: Array
+    middle: Array
+    middle_bias: Array
+    last: Array
+    last_bias: Array
+    interval: float = eqx.field(static=True)
+
+    def __init__(self, key: PRNGKeyArray, moved: ArrayLike, config: InformedConfig):
+        self.moved = jnp.asarray(moved, bool)
+        rank, hidden = self.moved.shape[0], config.hidden
+        self.shape = (rank,)
+        self.cond_shape = None
+        self.interval = config.interval
+        numbers = spline_numbers(config.knots)
+        keys = jr.split(key, 2)
+        self.first = jr.normal(keys[0], (rank, hidden)) / np.sqrt(rank)
+        self.first_bias = jnp.zeros(hidden)
+        self.middle = jr.normal(keys[1], (hidden, hidden)) / np.sqrt(hidden)
+        self.middle_bias = jnp.zeros(hidden)
+        self.last = jnp.zeros((hidden, rank * numbers))
+        self.last_bias = jnp.zeros(rank * numbers)
+
+    def transform_and_log_det(
+        self, x: Array, condition: Array | None = None
+    ) -> tuple[Array, Array]:
+        return self._move(x, spline_forward)
+
+    def inverse_and_log_det(self, y: Array, condition: Array | None = None) -> tuple[Array, Array]:
+        return self._move(y, spline_inverse)
+
+    def _move(
+        self, x: Array, spline: Callable[[Array, Array, float], tuple[Array, Array]]
+    ) -> tuple[Array, Array]:
+        h = jnp.tanh(jnp.where(self.moved, 0.0, x) @ self.first + self.first_bias)
+        h = jnp.tanh(h @ self.middle + self.middle_bias)
+        numbers = (h @ self.last + self.last_bias).reshape(len(x), -1)
+        y, log_det = spline(x, numbers, self.interval)
+        return jnp.where(self.moved, y, x), jnp.sum(jnp.where(self.moved, log_det, 0.0))
+
+
 def informed_stack(key: PRNGKeyArray, rank: int, config: InformedConfig) -> Chain:
     """Spline couplings and then an affine map on `rank` variables, the identity at the start.
 
     Variables are expected in order of falling stiffness: the last couplings move the stiffest
     ones given all others.
     """
-    spline = RationalQuadraticSpline(knots=config.knots, interval=config.interval)
-    layers: list[AbstractBijection] = []
-    if rank == 1:
-        layers = [Vmap(spline, axis_size=1) for _ in range((config.blocks + 1) // 2)]
-    for k in range(config.blocks if rank > 1 else 0):
-        moved = _moved(k, config.blocks, rank)
-        kept = np.setdiff1d(np.arange(rank), moved)
-        order = Permute(jnp.asarray(np.concatenate([kept, moved])))
-        coupling = Coupling(
-            jr.fold_in(key, k),
-            transformer=spline,
-            untransformed_dim=len(kept),
-            dim=rank,
-            nn_width=config.hidden,
-            nn_depth=2,
-            nn_activation=jnp.tanh,
-        )
-        last = lambda c: (c.conditioner.layers[-1].weight, c.conditioner.layers[-1].bias)  # noqa: E731
-        coupling = eqx.tree_at(last, coupling, replace_fn=jnp.zeros_like)
-        layers += [order, coupling, Invert(order)]
-    layers.append(TriangularMap(rank))
-    return Chain(layers)
+    coupled = min(rank, config.coupling_rank)
+    blocks = config.blocks if coupled > 1 else (config.blocks + 1) // 2
+    moved = jnp.asarray(np.stack([_moved(k, blocks, coupled) for k in range(blocks)]))
+    make = eqx.filter_vmap(lambda key, moved: SplineCoupling(key, moved, config))
+    nonlinear: AbstractBijection = Scan(make(jr.split(key, blocks), moved))
+    if coupled < rank:
+        nonlinear = Indexed(nonlinear, jnp.arange(coupled), (rank,))
+    return Chain([nonlinear, TriangularMap(rank)])
 
 
 def _moved(block: int, blocks: int, rank: int) -> np.ndarray:
     """Which variables a block moves: halves in turn, and the stiffest few at the very end."""
     half, few = (rank + 1) // 2, max(1, rank // 6)
     index = np.arange(rank)
-    patterns = [index[half:], index[:half], index[1::2], index[::2], index[few:], index[:few]]
-    patterns = [p for p in patterns if 0 < len(p) < rank]
+    if rank == 1:
+        return np.ones(1, bool)
+    patterns = [
+        index >= half,
+        index < half,
+        index % 2 == 1,
+        index % 2 == 0,
+        index >= few,
+        index < few,
+    ]
+    patterns = [p for p in patterns if 0 < p.sum() < rank]
     return patterns[(block - blocks) % len(patterns)]

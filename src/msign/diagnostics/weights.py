@@ -103,9 +103,8 @@ def weight_report(log_weights: ArrayLike) -> WeightReport:
     finite = np.isfinite(a)
     reverse = -log_relative if finite.all() else np.full(n, np.inf)
     forward = relative * np.where(finite, log_relative, 0.0)
-    # Delta method for the self-normalised forward part.
-    influence = forward - forward.mean() * relative - (relative - 1)
-    spread = reverse + influence if finite.all() else np.full(n, np.nan)
+    # Delta method for the self-normalised forward part; the evidence drops out of the sum.
+    spread = reverse + forward - forward.mean() * relative
     return WeightReport(
         n=n,
         ess_fraction=ess_fraction(a),

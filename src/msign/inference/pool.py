@@ -42,7 +42,7 @@ class Pool(eqx.Module):
         )
 
     def add(self, s: Array, log_likelihood: np.ndarray, proposals: list[Core]) -> "Pool":
-        """The pool with fields drawn from the last of `proposals` added."""
+        """The pool with fields drawn from the last of `proposals` added, always as many."""
         n, start = len(s), self.size
         stop = start + n
         new_s, values = self.s.copy(), self.log_likelihood.copy()
@@ -52,7 +52,9 @@ class Pool(eqx.Module):
         for i, proposal in enumerate(proposals[:-1]):
             excess[i, start:stop] = np.asarray(excess_all(proposal, jnp.asarray(s)))
         last = len(proposals) - 1
-        excess[last] = np.asarray(excess_all(proposals[-1], jnp.asarray(new_s)))
+        for a in range(0, stop, n):  # pieces of one size, so that they are compiled once
+            piece = jnp.asarray(new_s[a : a + n])
+            excess[last, a : a + n] = np.asarray(excess_all(proposals[-1], piece))
         counts[last] = n
         return Pool(new_s, values, excess, counts, stop)
 

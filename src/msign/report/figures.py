@@ -1,0 +1,54 @@
+"""Figures, drawn with Matplotlib's object interface: no global state, no display."""
+
+import os
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import ArrayLike
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from msign import checks
+from msign.archive import atomic_write
+
+
+def field_rows(rows: Sequence[ArrayLike], labels: Sequence[str], title: str = "") -> Figure:
+    """One row of fields per entry, all in one colour scale, symmetric about zero.
+
+    Colours saturate for one value in 200 of the last row.
+
+    Args:
+        rows: Arrays `(columns, height, width)`; sides may differ between rows.
+        labels: One label per row.
+        title: Of the figure.
+    """
+    fields = [np.asarray(row) for row in rows]
+    for row in fields:
+        if row.ndim != 3:
+            raise ValueError(f"rows must have shape (columns, height, width), got {row.shape}")
+    if len(labels) != len(fields):
+        raise ValueError(f"labels must have {len(fields)} entries, got {labels!r}")
+    columns = max(len(row) for row in fields)
+    limit = float(np.quantile(np.abs(fields[-1]), 0.995))
+    figure = Figure(figsize=(1.5 * columns + 1.3, 1.5 * len(fields) + 0.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(len(fields), columns, squeeze=False)
+    image = None
+    for line, row, label in zip(axes, fields, labels, strict=True):
+        for axis in line:
+            axis.set(xticks=[], yticks=[])
+        for axis, field in zip(line, row, strict=False):
+            image = axis.imshow(field, cmap="RdBu_r", vmin=-limit, vmax=limit)
+        line[0].set_ylabel(label, rotation=0, ha="right", va="center")
+    if image is not None:
+        figure.colorbar(image, ax=axes, shrink=0.6, aspect=30, extend="both")
+    if title:
+        figure.suptitle(title, fontsize="medium")
+    return figure
+
+
+def save_figure(figure: Figure, path: str | os.PathLike[str], dpi: int = 120) -> None:
+    """Write a PNG file, which takes its name only when complete."""
+    checks.integer("dpi", dpi, 1)
+    with atomic_write(path) as file:
+        figure.savefig(file, format="png", dpi=dpi)
