@@ -28,18 +28,19 @@ from typing import Any
 SIDES = (64, 256, 1024)
 
 
-def best(f: Callable[[], Any], repeats: int) -> float:
-    """Milliseconds of the fastest of several runs, after one to compile."""
+def best(f: Callable[[], Any], seconds: float) -> float:
+    """Milliseconds of the fastest run, of at least five, after one to compile."""
     f()
-    times = []
-    for _ in range(repeats):
+    times: list[float] = []
+    end = time.perf_counter() + seconds
+    while len(times) < 5 or time.perf_counter() < end:
         start = time.perf_counter()
         f()
         times.append(time.perf_counter() - start)
     return 1e3 * min(times)
 
 
-def measure(side: int, repeats: int) -> dict[str, float]:
+def measure(side: int, seconds: float) -> dict[str, float]:
     """All timings of one lattice, in this process."""
     import equinox as eqx
     import jax
@@ -73,16 +74,16 @@ def measure(side: int, repeats: int) -> dict[str, float]:
 
     return {
         "prepare": prepare,
-        "network": best(wait(lambda: network.sample(jr.key(0), 1)), repeats),
-        "decode": best(wait(lambda: network.decode(z)), repeats),
-        "layers": best(wait(lambda: chain(first, layers, z)), repeats),
-        "scipy64": best(lambda: scipy.fft.idstn(double, 2, norm="ortho"), repeats),
-        "scipy32": best(lambda: scipy.fft.idstn(single, 2, norm="ortho"), repeats),
+        "network": best(wait(lambda: network.sample(jr.key(0), 1)), seconds),
+        "decode": best(wait(lambda: network.decode(z)), seconds),
+        "layers": best(wait(lambda: chain(first, layers, z)), seconds),
+        "scipy64": best(lambda: scipy.fft.idstn(double, 2, norm="ortho"), seconds),
+        "scipy32": best(lambda: scipy.fft.idstn(single, 2, norm="ortho"), seconds),
         "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     }
 
 
-def measure_dense(side: int, repeats: int) -> dict[str, float]:
+def measure_dense(side: int, seconds: float) -> dict[str, float]:
     """The dense form of the last layer, U^c x_c + W z, with the same prior."""
     import jax
     import jax.numpy as jnp
@@ -105,30 +106,30 @@ def measure_dense(side: int, repeats: int) -> dict[str, float]:
     f, g = (jax.jit(lambda x, b=b: b.transform(x)) for b in (layer, ours))
     return {
         "prepare": prepare,
-        "sample": best(lambda: jax.block_until_ready(f(x)), repeats),
+        "sample": best(lambda: jax.block_until_ready(f(x)), seconds),
         "ours prepare": ours_prepare,
-        "ours sample": best(lambda: jax.block_until_ready(g(x)), repeats),
+        "ours sample": best(lambda: jax.block_until_ready(g(x)), seconds),
         "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     }
 
 
-def in_own_process(what: str, side: int, repeats: int) -> dict[str, float]:
+def in_own_process(what: str, side: int, seconds: float) -> dict[str, float]:
     """Run one measurement in a fresh process, so that memory and caches are its own."""
-    command = [sys.executable, __file__, "--child", what, str(side), str(repeats)]
+    command = [sys.executable, __file__, "--child", what, str(side), str(seconds)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--seconds", type=float, default=2.0, help="per figure")
     parser.add_argument("--no-dense", action="store_true", help="leave the dense form out")
     parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
-        what, side, repeats = options.child
+        what, side, seconds = options.child
         run = measure if what == "fast" else measure_dense
-        print(json.dumps(run(int(side), int(repeats))))
+        print(json.dumps(run(int(side), float(seconds))))
         return
 
     load = os.getloadavg()[0]
@@ -139,7 +140,7 @@ def main() -> None:
     )
     previous = None
     for side in SIDES:
-        r = in_own_process("fast", side, options.repeats)
+        r = in_own_process("fast", side, options.seconds)
         growth = ""
         if previous:
             doublings = math.log2(side / previous[0])
@@ -154,7 +155,7 @@ def main() -> None:
     print("ratio: network to scipy.fft.idstn of the same run; growth: per doubling of the side")
     if options.no_dense:
         return
-    r = in_own_process("dense", 64, options.repeats)
+    r = in_own_process("dense", 64, options.seconds)
     print("\nlast layer alone at 64x64: dense (Theorem 3.1 literally) and by transforms")
     print(
         f"  prepare: {r['prepare']:10.0f} ms {r['ours prepare']:10.1f} ms, "

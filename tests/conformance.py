@@ -6,8 +6,8 @@ from typing import NamedTuple
 import jax.random as jr
 import numpy as np
 from flowjax.bijections import AbstractBijection, Reshape, Sigmoid
-from helpers import random_covariance
 
+from helpers import random_covariance
 from msign.bijections import (
     ActNorm,
     AffineCoupling,

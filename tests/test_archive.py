@@ -9,10 +9,10 @@ import equinox as eqx
 import jax.random as jr
 import numpy as np
 import pytest
-from conformance import PRIORS, laplace
 from flowjax.bijections import Sigmoid
-from helpers import in_float32, moved, refused
 
+from conformance import PRIORS, laplace
+from helpers import in_float32, moved, refused
 from msign import GlowConfig, MsIGN, archive
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -77,7 +77,8 @@ def test_the_description_is_readable(path):
     with zipfile.ZipFile(path) as file:
         description = json.loads(file.read("description.json"))
     assert description["format"] == archive.FORMAT
-    assert description["prior"]["kind"] == "SpectralPrior"
+    assert description["prior"]["kind"] == "LaplacePrior"
+    assert description["prior"]["alpha"] == 0.3
     assert description["flow"]["blocks"] == [1, 2]
     assert description["lattices"] == [[2, 2], [4, 4]]
     assert description["output"] == "Sigmoid"

@@ -6,10 +6,10 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
-from conformance import laplace
 from flowjax.bijections import Identity, Sigmoid
-from helpers import random_covariance, refused
 
+from conformance import laplace
+from helpers import random_covariance, refused
 from msign import DensePrior, GlowConfig, LaplacePrior, Lattice, MsIGN, ScalarPrior, SpectralPrior
 from msign.bijections import AffineCoupling, Squeezed, Whitened, glow_stack
 from msign.priors import NearestConditioning, estimate_mu

@@ -5,9 +5,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
 from conformance import BIJECTIONS
 from helpers import in_float32, join, moved, split_trainable
-
 from msign import archive
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")

@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
+import paramax
 import pytest
-from conformance import PRIORS, laplace
+from flowjax.bijections import Chain as FlowChain
 from flowjax.bijections import (
     Coupling,
     Identity,
@@ -18,20 +19,21 @@ from flowjax.bijections import (
     Reshape,
     Sigmoid,
 )
-from flowjax.bijections import Chain as FlowChain
-from helpers import covariance_of, in_float32, matrix_of, moved
 
+from conformance import PRIORS, laplace
+from helpers import covariance_of, in_float32, matrix_of, moved
 from msign import GlowConfig, MsIGN
 from msign.bijections import Whitened, glow_stack, start_from_data
 from msign.network import Pass, part_of_flow
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
-SMALL = GlowConfig(blocks=2, hidden=4)
+SMALL = GlowConfig(blocks=(0, 2, 2), hidden=4)
+N = 3  # fields in every call of a kind, so that compiled code is shared
 
 
 @functools.cache
 def network(conditioning="exact"):
-    """Three scales with random flows, some of which work in whitened coordinates or not at all."""
+    """Three scales with random flows above the coarsest."""
     made = MsIGN(laplace((8, 4)), 3, SMALL, conditioning=conditioning)
     return moved(made, 0.2)
 
@@ -43,7 +45,7 @@ def start():
 
 def test_at_the_start_it_is_the_prior_at_every_scale():
     for scale, prior in enumerate(start().prior_at(3).hierarchy(3), start=1):
-        x, log_p = start().sample_and_log_prob(jr.key(0), 4, scale)
+        x, log_p = start().sample_and_log_prob(jr.key(0), N, scale)
         np.testing.assert_allclose(log_p, prior.log_prob(x), rtol=0, atol=1e-10)
         np.testing.assert_allclose(start().log_prob(x, scale), log_p, rtol=0, atol=1e-10)
 
@@ -62,10 +64,10 @@ def test_the_chain_of_identity_flows_has_the_prior_covariance(name):
 def test_density_of_samples_at_every_scale(conditioning):
     it = network(conditioning)
     for scale in (1, 2, 3):
-        x, log_p = it.sample_and_log_prob(jr.key(1), 4, scale)
-        assert x.shape == (4, *it.lattices[scale - 1].field_shape)
+        x, log_p = it.sample_and_log_prob(jr.key(1), N, scale)
+        assert x.shape == (N, *it.lattices[scale - 1].field_shape)
         np.testing.assert_allclose(it.log_prob(x, scale), log_p, rtol=0, atol=1e-9)
-        np.testing.assert_array_equal(it.sample(jr.key(1), 4, scale), x)
+        np.testing.assert_array_equal(it.sample(jr.key(1), N, scale), x)
 
 
 @pytest.mark.parametrize("conditioning", ["exact", "nearest"])
@@ -73,9 +75,9 @@ def test_density_is_the_change_of_variables_of_decode(conditioning):
     """Equation (9) literally, with the Jacobian by autodiff, also at another temperature."""
     it, t = network(conditioning), 0.7
     ends = [2, 8]
-    z = t * jnp.concatenate(it.noise(jr.key(2), 1), -1)[0]
+    z = t * jnp.concatenate(it.noise(jr.key(2), N), -1)[0]
     jacobian = jax.jit(jax.jacrev(lambda z: it.decode(jnp.split(z, ends)).reshape(-1)))(z)
-    x, log_p = it.sample_and_log_prob(jr.key(2), 1, temperature=t)
+    x, log_p = it.sample_and_log_prob(jr.key(2), N, temperature=t)
     np.testing.assert_allclose(x[0], it.decode(jnp.split(z, ends)), atol=1e-12)
     gaussian = -0.5 * np.sum(z**2) / t**2 - z.size * np.log(t * np.sqrt(2 * np.pi))
     expected = gaussian - np.linalg.slogdet(jacobian)[1]
@@ -84,31 +86,30 @@ def test_density_is_the_change_of_variables_of_decode(conditioning):
 
 def test_the_density_integrates_to_one():
     """On a lattice of two cells, over a grid that contains all the mass."""
-    it = moved(MsIGN(laplace((2,), kappa=0.0), 2, GlowConfig((0, 3), 4)), 0.3)
-    line = np.linspace(-6, 6, 401)
+    it = moved(MsIGN(laplace((2,), kappa=0.0), 2, GlowConfig((0, 2), 4)), 0.3)
+    line = np.linspace(-8, 8, 501)
     x = np.stack(np.meshgrid(line, line), -1)
     p = np.exp(it.log_prob(x))
     assert p[0].max() < 1e-9 > p[:, 0].max()
     np.testing.assert_allclose(p.sum() * (line[1] - line[0]) ** 2, 1, rtol=1e-6)
 
 
-@pytest.mark.parametrize("conditioning", ["exact", "nearest"])
-def test_encode_and_decode_are_inverse_at_every_scale(conditioning):
-    it = network(conditioning)
+def test_encode_and_decode_are_inverse_at_every_scale():
+    it = network()
     for scale in (1, 2, 3):
-        x = it.sample(jr.key(3), 6, scale).reshape(2, 3, *it.lattices[scale - 1].field_shape)
+        x = it.sample(jr.key(3), N, scale).reshape(N, 1, *it.lattices[scale - 1].field_shape)
         z = it.encode(x)
-        assert [entry.shape for entry in z] == [(2, 3, 2), (2, 3, 6), (2, 3, 24)][:scale]
+        assert [entry.shape for entry in z] == [(N, 1, 2), (N, 1, 6), (N, 1, 24)][:scale]
         np.testing.assert_allclose(it.decode(z), x, rtol=0, atol=1e-9)
-        for found, given in zip(z, it.noise(jr.key(3), 6, scale), strict=True):
+        for found, given in zip(z, it.noise(jr.key(3), N, scale), strict=True):
             np.testing.assert_allclose(found.reshape(given.shape), given, rtol=0, atol=1e-9)
 
 
 def test_upto_leaves_finer_flows_out():
     it = network()
     pruned = eqx.tree_at(lambda n: n.flows[2], it, Identity((8, 4)))
-    x, log_p = it.sample_and_log_prob(jr.key(4), 3, upto=2)
-    np.testing.assert_allclose(x, pruned.sample(jr.key(4), 3), rtol=0, atol=1e-12)
+    x, log_p = it.sample_and_log_prob(jr.key(4), N, upto=2)
+    np.testing.assert_allclose(x, pruned.sample(jr.key(4), N), rtol=0, atol=1e-12)
     np.testing.assert_allclose(log_p, pruned.log_prob(x), rtol=0, atol=1e-9)
     np.testing.assert_allclose(log_p, it.log_prob(x, upto=2), rtol=0, atol=1e-9)
     np.testing.assert_allclose(it.decode(it.encode(x, upto=2), upto=2), x, rtol=0, atol=1e-9)
@@ -117,25 +118,25 @@ def test_upto_leaves_finer_flows_out():
 
 def test_the_same_key_gives_refinements_of_the_same_field():
     it = network()
-    fine = it.sample(jr.key(5), 3, scale=3, upto=2)
-    middle = it.sample(jr.key(5), 3, scale=2)
+    fine = it.sample(jr.key(5), N, scale=3, upto=2)
+    middle = it.sample(jr.key(5), N, scale=2)
     np.testing.assert_allclose(it.lattices[2].pool(fine), middle, rtol=0, atol=1e-12)
-    coarse = it.sample(jr.key(5), 3, scale=1)
-    refined = it.sample(jr.key(5), 3, scale=2, upto=1)
+    coarse = it.sample(jr.key(5), N, scale=1)
+    refined = it.sample(jr.key(5), N, scale=2, upto=1)
     np.testing.assert_allclose(it.lattices[1].pool(refined), coarse, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("conditioning", ["exact", "nearest"])
 def test_log_excess_is_the_difference_to_the_prior(conditioning):
     it = network(conditioning)
-    x = it.sample(jr.key(6), 3)
+    x = it.sample(jr.key(6), N)
     expected = it.log_prob(x) - it.prior_at().log_prob(x)
     np.testing.assert_allclose(it.log_excess(x), expected, rtol=0, atol=1e-9)
 
 
 def test_a_pass_holds_noise_coordinates_and_excess():
     it = network()
-    z = tuple(entry[0] for entry in it.noise(jr.key(7), 1))
+    z = tuple(entry[0] for entry in it.noise(jr.key(7), N))
     there = eqx.filter_jit(lambda n, z: n.forward(z))(it, z)
     back = eqx.filter_jit(lambda n, u: n.backward(u, 3))(it, there.u)
     assert isinstance(there, Pass)
@@ -145,7 +146,7 @@ def test_a_pass_holds_noise_coordinates_and_excess():
 
 def test_gradients_reach_every_flow_and_only_the_flows():
     it = network()
-    x = it.sample(jr.key(8), 2)
+    x = it.sample(jr.key(8), N)
 
     @eqx.filter_jit
     @eqx.filter_grad
@@ -153,7 +154,7 @@ def test_gradients_reach_every_flow_and_only_the_flows():
         return n.log_prob(x).mean()
 
     g = gradient(it)
-    for flow in g.flows:
+    for flow in g.flows[1:]:
         trained = flow.inner.bijection.coupling.conditioner
         assert np.abs(trained.last).max() > 0
     assert all(np.all(leaf == 0) for leaf in jax.tree.leaves((g.priors, g.refinements)))
@@ -161,7 +162,7 @@ def test_gradients_reach_every_flow_and_only_the_flows():
 
 def test_float32():
     it = in_float32(network())
-    x, log_p = it.sample_and_log_prob(jr.key(9), 3)
+    x, log_p = it.sample_and_log_prob(jr.key(9), N)
     assert x.dtype == jnp.float32
     np.testing.assert_allclose(it.log_prob(x), log_p, rtol=0, atol=2e-3)
     z = it.encode(x)
@@ -212,29 +213,28 @@ def test_a_flow_in_whitened_coordinates():
     it = moved(MsIGN(prior, 1, [Whitened(inner, prior)]))
     x, log_p = it.sample_and_log_prob(jr.key(1), 2)
     np.testing.assert_allclose(it.log_prob(x), log_p, rtol=0, atol=1e-9)
-    moved_x, log_det = it.flows[0].transform_and_log_det(
-        prior.unwhiten(it.noise(jr.key(1), 1)[0])[0]
-    )
-    np.testing.assert_allclose(moved_x, it.sample(jr.key(1), 1)[0], atol=1e-10)
+    head = prior.unwhiten(it.noise(jr.key(1), 2)[0])
+    np.testing.assert_allclose(it.flows[0].transform(head[0]), x[0], atol=1e-10)
 
 
 def test_snapshots_lead_from_head_to_tail_of_each_flow():
     it = network()
-    z = it.noise(jr.key(1), 2)
+    z = it.noise(jr.key(1), N)
     shown = it.snapshots(z, per_scale=3)
     assert [[s.shape for s in scale] for scale in shown] == [
-        [(2, *lattice.shape)] * 3 for lattice in it.lattices
+        [(N, *lattice.shape)] * 3 for lattice in it.lattices
     ]
     for l, scale in enumerate(shown, start=1):
         head, middle, tail = scale
         np.testing.assert_allclose(head, it.decode(z[:l], upto=l - 1), atol=1e-12)
         np.testing.assert_allclose(tail, it.decode(z[:l]), atol=1e-12)
-        assert np.abs(middle - head).max() > 1e-6 < np.abs(middle - tail).max()
+        if l > 1:
+            assert np.abs(middle - head).max() > 1e-6 < np.abs(middle - tail).max()
 
 
 def test_part_of_a_flow():
-    flow = network().flows[2]
-    x = network().sample(jr.key(1), 1)[0]
+    flow = paramax.unwrap(network().flows[2])
+    x = network().sample(jr.key(1), N)[0]
     half = part_of_flow(flow, 0.5)
     np.testing.assert_allclose(part_of_flow(flow, 0).transform(x), x, atol=1e-12)
     assert part_of_flow(flow, 1) is flow
@@ -255,7 +255,7 @@ def test_output_activation():
     np.testing.assert_allclose(it.log_prob(x), log_p, rtol=0, atol=1e-8)
     np.testing.assert_allclose(it.decode(it.encode(x)), x, atol=1e-10)
     np.testing.assert_allclose(it.log_excess(x), plain.log_excess(raw), atol=1e-8)
-    assert 0 < it.snapshots(it.noise(jr.key(1), 1))[0][0].min()
+    assert it.snapshots(it.noise(jr.key(1), N)[:1])[0][0].min() > 0
 
 
 def test_numbers_of_parameters():
@@ -273,17 +273,23 @@ def test_data_dependent_start_standardises_every_actnorm():
     x = 3.0 + np.array([0.1, 1.0, 20.0]) * rng.normal(size=(500, 4, 3))
     stack = start_from_data(moved(glow_stack(jr.key(0), (4, 3), 3, 4)), x)
     y = jnp.asarray(x)
+    inverse = eqx.filter_jit(lambda block, y: jax.vmap(block.inverse)(y))
     for k in (2, 1, 0):
         block = jax.tree.map(lambda a, k=k: a[k] if eqx.is_array(a) else a, stack.bijection)
-        y = jax.vmap(block.inverse)(y)
+        y = inverse(block, y)
         np.testing.assert_allclose(y.mean((0, 1)), 0, atol=1e-6)
         np.testing.assert_allclose(y.std((0, 1)), 1, atol=1e-4)
 
 
-def test_28x28_with_channels():
-    it = MsIGN(PRIORS["Scalar bands 2-D"](), 3, SMALL)
+def test_channels():
+    it = MsIGN(PRIORS["Scalar bands 2-D"](), 3, GlowConfig(blocks=(1, 0, 0), hidden=4))
     assert [l.field_shape for l in it.lattices] == [(1, 1, 2), (2, 2, 2), (4, 4, 2)]
-    it = MsIGN(laplace((28, 28)), 3, GlowConfig((1, 1, 1), 4))
+    x, log_p = it.sample_and_log_prob(jr.key(0), 2)
+    np.testing.assert_allclose(log_p, it.prior_at().log_prob(x), rtol=1e-9)
+
+
+def test_28x28_pools_to_7x7():
+    it = MsIGN(laplace((28, 28)), 3, GlowConfig((1, 0, 0), 4))
     x, log_p = it.sample_and_log_prob(jr.key(0), 2)
     np.testing.assert_allclose(log_p, it.prior_at().log_prob(x), rtol=1e-9)
 

@@ -25,7 +25,7 @@ from jaxtyping import PyTree
 
 from msign import checks
 from msign.bijections import GlowConfig
-from msign.priors import DensePrior, Prior, ScalarPrior, SpectralPrior
+from msign.priors import DensePrior, LaplacePrior, Prior, ScalarPrior, SpectralPrior
 
 FORMAT = 1
 OUTPUTS = ("Identity", "Sigmoid", "Tanh", "SoftPlus", "Exp")
@@ -144,6 +144,11 @@ def rebuild_prior(description: dict[str, Any], arrays: dict[str, np.ndarray]) ->
     """The prior that `describe` and `arrays` describe."""
     kind, shape = description["kind"], tuple(description["shape"])
     channels, mean = description["channels"], arrays["mean"]
+    if kind == "LaplacePrior":
+        names = ("alpha", "beta", "boundary", "kappa")
+        given = {name: description[name] for name in names}
+        extent = tuple(description["extent"])
+        return LaplacePrior(shape, **given, mean=mean, extent=extent, channels=channels)
     if kind == "SpectralPrior":
         return SpectralPrior(shape, arrays["variances"], description["boundary"], mean, channels)
     if kind == "DensePrior":

@@ -105,7 +105,7 @@ def prior(
     typer.echo(f"written to {out / 'prior.png'}")
 
 
-class _one_line_errors:  # noqa: N801
+class _one_line_errors:
     """Errors of a user's input as one line, without a traceback."""
 
     def __enter__(self) -> None: ...

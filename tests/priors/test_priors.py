@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
-from conformance import BOUNDARIES, PRIORS, laplace
-from helpers import covariance_of, in_float32, matrix_of, pooling_of
 from scipy.linalg import fractional_matrix_power
 from scipy.stats import multivariate_normal
 
+from conformance import BOUNDARIES, PRIORS, laplace
+from helpers import covariance_of, in_float32, matrix_of, pooling_of
 from msign import LaplacePrior, ScalarPrior, archive
 from msign.priors import DensePrior, conditional_gaussian, estimate_mu, pooling_matrix
 

@@ -3,8 +3,8 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conformance import BOUNDARIES
 
+from conformance import BOUNDARIES
 from msign.lattice import Lattice
 from msign.priors import pooling_matrix, transforms
 

@@ -1,5 +1,7 @@
 """The synthetic problem's exact reference, against independent computations."""
 
+import itertools
+
 import jax.random as jr
 import numpy as np
 import pytest
@@ -47,10 +49,7 @@ def test_exact_samples_have_the_exact_density():
     grid = np.linspace(-1.5, 1.5, 3001)
     density = reference.critical_density(grid)
     expected = 20_000 * np.array(
-        [
-            density[(grid >= a) & (grid <= b)].mean() * (b - a)
-            for a, b in zip(edges, edges[1:], strict=False)
-        ]
+        [density[(grid >= a) & (grid <= b)].mean() * (b - a) for a, b in itertools.pairwise(edges)]
     )
     keep = expected > 20
     assert np.all(

@@ -174,11 +174,16 @@ def start_from_data(stack: Scan, fields: ArrayLike) -> Scan:
     y = jnp.asarray(fields)
     for k in reversed(range(count)):
         block = jax.tree.map(lambda a, k=k: a[k] if eqx.is_array(a) else a, blocks)
-        neutral = eqx.tree_at(lambda b: b.actnorm, block, ActNorm(block.shape))
-        block = eqx.tree_at(
-            lambda b: b.actnorm, block, ActNorm.from_data(jax.vmap(neutral.inverse)(y))
-        )
-        y = jax.vmap(block.inverse)(y)
+        block, y = _start_block(block, y)
         started.append(block)
     merged = jax.tree.map(lambda *a: jnp.stack(a[::-1]) if eqx.is_array(a[0]) else a[0], *started)
     return Scan(merged)
+
+
+@eqx.filter_jit
+def _start_block(block: GlowBlock, y: Array) -> tuple[GlowBlock, Array]:
+    """The block with its actnorm set from its outputs, and what its inverse makes of them."""
+    neutral = eqx.tree_at(lambda b: b.actnorm, block, ActNorm(block.shape))
+    actnorm = ActNorm.from_data(jax.vmap(neutral.inverse)(y))
+    block = eqx.tree_at(lambda b: b.actnorm, block, actnorm)
+    return block, jax.vmap(block.inverse)(y)

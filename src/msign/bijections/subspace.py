@@ -76,8 +76,8 @@ class SubspaceFlow(AbstractBijection):
         basis = jnp.asarray(basis)
         if basis.ndim != 2 or basis.shape[1] != (inner.shape[0] if inner.shape else None):
             raise ValueError(
-                f"basis must have one column for each of inner's {inner.shape} variables, got shape "
-                f"{basis.shape}"
+                f"basis must have one column for each of inner's {inner.shape} variables, got "
+                f"shape {basis.shape}"
             )
         self.shape = (basis.shape[0],)
         self.cond_shape = None

@@ -33,7 +33,8 @@ def mode_fractions(
     """Masses of the modes, from the lowest to the highest centre on the leading axis."""
     x = np.asarray(points, np.float64)
     labels = mode_labels(x, max_modes)
-    w = np.ones(len(x)) if log_weights is None else np.exp(log_weights - np.max(log_weights))
+    a = np.zeros(len(x)) if log_weights is None else np.asarray(log_weights, np.float64)
+    w = np.exp(a - a.max())
     axis = x[:, 0] if x.shape[1] <= 2 else PCA(1, random_state=0).fit_transform(x)[:, 0]
     names = sorted(set(labels), key=lambda k: axis[labels == k].mean())
     return [float(w[labels == k].sum() / w.sum()) for k in names]

@@ -51,16 +51,17 @@ class WeightReport:
             f"effective sample size {100 * self.ess_fraction:.3g} percent, k-hat {self.khat:.2f}, "
             f"log-weights from {self.lowest:.3g} to {self.worst:.3g}"
         )
-        heavy = self.khat > 0.7 and self.worst > np.log(20)
-        if not np.isfinite(self.log_evidence) or self.ess_fraction < 0.01 or heavy:
+        heavy = self.khat > 0.7
+        lost = self.ess_fraction < 0.01 or (heavy and self.worst > np.log(20))
+        if lost or not np.isfinite(self.log_evidence):
             return (
-                f"NOT RELIABLE: {figures}. Neither samples nor weights describe the posterior; give "
-                "it a larger budget or a richer flow."
+                f"NOT RELIABLE: {figures}. Neither samples nor weights describe the posterior; "
+                "give it a larger budget or a richer flow."
             )
-        if self.ess_fraction < 0.1 or self.khat > 0.7 or self.lowest < -30:
+        if self.ess_fraction < 0.1 or (heavy and self.worst > np.log(5)) or self.lowest < -30:
             return (
-                f"ROUGH: {figures}. Use importance-corrected samples (`resample`, `metropolis`), and "
-                "expect slow convergence of tail quantities."
+                f"ROUGH: {figures}. Use importance-corrected samples (`resample`, `metropolis`), "
+                "and expect slow convergence of tail quantities."
             )
         return (
             f"GOOD: {figures}; importance weights correct the rest. (A mode that the model never "

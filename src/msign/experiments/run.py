@@ -53,7 +53,7 @@ def run_problem(
 ) -> dict[str, Any]:
     """Fit, compare with the exact reference where there is one, write summary and figures."""
     posterior = fit(problem, budget, seed, out, resume, config=config)
-    if hasattr(problem, "reference"):
+    if problem.reference is not None:
         posterior.reference = evaluate_against_reference(posterior)
         posterior.save(out)
     write_figures(posterior, pathlib.Path(out) / "figures")

@@ -62,8 +62,8 @@ class FitConfig:
     train: str = "all"
     single_stage: bool = False
     conditioning: str = "exact"
-    informed: InformedConfig = InformedConfig()
-    glow: GlowConfig = GlowConfig()
+    informed: InformedConfig = dataclasses.field(default_factory=InformedConfig)
+    glow: GlowConfig = dataclasses.field(default_factory=GlowConfig)
     subspace_samples: int = 300
     subspace_tolerance: float = 0.01
     rounds: int = 16
@@ -74,7 +74,7 @@ class FitConfig:
     clip_norm: float = 1.0
     averaging: float = 0.0
     bridge_ess: float = 0.25
-    tolerance: float = 5e-4
+    tolerance: float = 1e-3
     patience: int = 3
     certificate: int | None = None
     checkpoint_rounds: int = 1
@@ -110,6 +110,8 @@ class FitConfig:
         """Inverse of `to_json`."""
         plain = dict(values)
         plain["informed"] = InformedConfig(**plain["informed"])
-        glow = {k: tuple(v) if isinstance(v, list) else v for k, v in plain["glow"].items()}
+        glow: dict[str, Any] = {
+            k: tuple(v) if isinstance(v, list) else v for k, v in plain["glow"].items()
+        }
         plain["glow"] = GlowConfig(**glow)
         return cls(**plain)

@@ -42,10 +42,10 @@ def fit(
 
     Example:
         >>> import msign
-        >>> problem = msign.problems.synthetic(size=8)
-        >>> posterior = msign.fit(problem, budget=4000, progress=False)
+        >>> problem = msign.problems.synthetic(size=4)
+        >>> posterior = msign.fit(problem, budget=2000, progress=False)
         >>> posterior.sample(10).shape
-        (10, 8, 8)
+        (10, 4, 4)
     """
     config = FitConfig() if config is None else config
     checks.integer("budget", budget, 1000)
@@ -119,7 +119,8 @@ class _Run:
         for name in ("problem", "dimension", "budget", "seed"):
             if had[name] != what[name]:
                 raise ValueError(
-                    f"{name} must be that of the run to resume: it was {had[name]!r}, got {what[name]!r}"
+                    f"{name} must be that of the run to resume: it was {had[name]!r}, got "
+                    f"{what[name]!r}"
                 )
 
     def stage(
@@ -170,7 +171,7 @@ class _Run:
         return model
 
     def _plan(self, scale: int, before: StageModel | None, scales: list[int], key: Any) -> Plan:
-        """A stage's share of what is left: coarse scales, where the work is, get three times more."""
+        """A stage's share of what is left: coarse scales, where the work is, get more."""
         problem = self.problem
         weights = [3 if s <= max(2, problem.scales - 3) else 1 for s in scales if s >= scale]
         left = self.budget - self.certificate - problem.nfs

@@ -1,4 +1,4 @@
-"""What a stage trains: a core, on m variables, and how these sit in the field's whitened coordinates.
+"""What a stage trains: a core on m variables, and how these sit in whitened coordinates.
 
 Two kinds of core. `FlowCore`: a flow on the coordinates along m directions of whitened space, all
 others standard normal; its cost does not depend on d. `NetworkCore`: the MsIGN network itself, on

@@ -1,7 +1,7 @@
 """Training objectives: small callables, apart from the loop that runs them.
 
-Each takes a core (see `models`) and a batch of evaluated fields and returns a scalar whose gradient with
-respect to the core is the estimator; for those that say so the value is the divergence itself,
+Each takes a core (see `models`) and a batch of evaluated fields and returns a scalar whose
+gradient with respect to the core is the estimator; for those that say so the value is the divergence itself,
 up to a constant. All work with excesses, log p - log prior (see `models`), and log-likelihoods,
 so that no normalising constant is needed: for a field drawn from p, log p/q = excess -
 log-likelihood + log Z.
@@ -48,8 +48,15 @@ class Batch(NamedTuple):
 class Objective(Protocol):
     """What the loop needs to know of an objective: the samples it uses, and how to call it."""
 
-    uses_gradient: bool
-    uses_proposal: bool
+    @property
+    def uses_gradient(self) -> bool:
+        """Whether it needs the slope of the target."""
+        ...
+
+    @property
+    def uses_proposal(self) -> bool:
+        """Whether it needs samples of the proposal."""
+        ...
 
     def __call__(self, core: Core, batch: Batch) -> Array:
         """A scalar whose gradient is the estimator."""
@@ -79,6 +86,7 @@ class ScoreJeffreys:
             loss += self.reverse * jnp.mean((1 + ratio) * excess)
         if self.forward:
             assert batch.proposal_s is not None
+            assert batch.proposal_target is not None and batch.proposal_excess is not None
             weights = jax.nn.softmax(batch.proposal_target - batch.proposal_excess)
             loss -= self.forward * jnp.sum(weights * _excess(core, batch.proposal_s))
         return loss

@@ -34,7 +34,7 @@ class Pool(eqx.Module):
     def empty(cls, capacity: int, m: int, proposals: int) -> "Pool":
         """A pool with room for so many fields and proposals."""
         return cls(
-            np.zeros((capacity, m), np.float32),
+            np.zeros((capacity, m)),
             np.zeros(capacity),
             np.zeros((proposals, capacity)),
             np.zeros(proposals, int),

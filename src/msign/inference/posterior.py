@@ -38,8 +38,8 @@ class Posterior:
     """What `fit` returns.
 
     `log_weights` and `coordinates` (a few trained variables) are those of fields simulated for
-    the certificate. Densities are exact and normalised, of fields on the lattice. Methods with a `seed` give the
-    same numbers for the same seed.
+    the certificate. Densities are exact and normalised, of fields on the lattice. Methods with a
+    `seed` give the same numbers for the same seed.
     """
 
     def __init__(

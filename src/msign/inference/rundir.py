@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import ArrayLike, PRNGKeyArray
 
 from msign import archive
+from msign.bijections import SubspaceFlow, Whitened
 from msign.inference.config import FitConfig
 from msign.inference.models import FlowCore, NetworkCore, StageModel, informed_flow
 from msign.inference.stage import Plan, StageState, choose_objective, initial_state
@@ -160,7 +161,7 @@ def informed_ranks(network: MsIGN) -> dict[str, int]:
     ranks = {}
     for l, flow in enumerate(network.flows, start=1):
         first = getattr(flow, "bijections", (None,))[0]
-        if type(first).__name__ == "Whitened":
+        if isinstance(first, Whitened) and isinstance(first.inner, SubspaceFlow):
             ranks[str(l)] = first.inner.inner.shape[0]
     return ranks
 
@@ -172,7 +173,7 @@ def model_like(structure: dict[str, Any], problem: InverseProblem, config: FitCo
     if structure["kind"] == "flow":
         ranks = tuple(structure["ranks"])
         flow = informed_flow(jr.key(0), ranks, config.informed)
-        return StageModel(FlowCore(flow, ranks), jnp.zeros((d, ranks[-1]), jnp.float32), d)
+        return StageModel(FlowCore(flow, ranks), jnp.zeros((d, ranks[-1])), d)
     network = MsIGN(problem.prior, problem.scales, config.glow, conditioning=config.conditioning)
     for l, rank in structure["informed"].items():
         dim = network.lattices[int(l) - 1].dim

@@ -151,10 +151,8 @@ def _finished(problem: InverseProblem, state: StageState, config: FitConfig, pla
     )
 
 
-def _good_enough(
-    problem: InverseProblem, state: StageState, config: FitConfig, plan: Plan
-) -> bool:
-    """Nothing left to gain: coarse stages are stepping stones, the last one needs light tails too."""
+def _good_enough(problem: InverseProblem, state: StageState, config: FitConfig, plan: Plan) -> bool:
+    """Nothing left to gain. Coarse stages are stepping stones; the last needs light tails too."""
     close = state.best_jeffreys < config.tolerance
     return close and (plan.scale < problem.scales or state.khat < MAX_KHAT)
 
@@ -203,8 +201,13 @@ def _remember_best(state: StageState, report: WeightReport) -> StageState:
     gain = state.best_jeffreys - report.jeffreys
     progress = better and gain > 0.1 * state.best_jeffreys if np.isfinite(gain) else better
     progress = progress or state.temperature < 1
-    new, old = (state.core, report.jeffreys, report.khat), (state.best, state.best_jeffreys, state.khat)
-    return eqx.tree_at(where, state, (*(new if better else old), 0 if progress else state.stale + 1))
+    new, old = (
+        (state.core, report.jeffreys, report.khat),
+        (state.best, state.best_jeffreys, state.khat),
+    )
+    return eqx.tree_at(
+        where, state, (*(new if better else old), 0 if progress else state.stale + 1)
+    )
 
 
 # --- updates on the pool -------------------------------------------------------------------------
@@ -225,8 +228,8 @@ def _learn_from_pool(
     core, loss = fit_pool(
         state.core,
         jnp.asarray(pool.s),
-        jnp.asarray(pool.bridged(temperature), jnp.float32),
-        jnp.asarray(pool.mixture(), jnp.float32),
+        jnp.asarray(pool.bridged(temperature), float),
+        jnp.asarray(pool.mixture(), float),
         pool.size,
         jr.fold_in(key, 1),
         config,
@@ -298,7 +301,7 @@ def _average(average: PyTree, params: PyTree, decay: float) -> PyTree:
     return jax.tree.map(lambda a, p: decay * a + (1 - decay) * p, average, params)
 
 
-# --- updates on fresh samples ----------------------------------------------------------------------
+# --- updates on fresh samples -------------------------------------------------------------------
 
 
 def _learn_from_steps(

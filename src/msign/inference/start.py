@@ -70,7 +70,7 @@ def with_informed_block(
     """The network with an informed flow before the Glow stack of a scale."""
     prior = network.prior_at(scale)
     stack = informed_stack(jr.fold_in(key, 1), basis.shape[1], config.informed)
-    block = Whitened(SubspaceFlow(jnp.asarray(basis, jnp.float32), stack), prior)
+    block = Whitened(SubspaceFlow(jnp.asarray(basis, float), stack), prior)
     glow = glow_flow(jr.fold_in(key, 2), prior, config.glow.at(scale, network.scales))
     flows = (*network.flows[: scale - 1], Chain([block, glow]), *network.flows[scale:])
     return eqx.tree_at(lambda n: n.flows, network, flows)
@@ -90,7 +90,7 @@ def _informed_start(
         assert before.basis is not None and isinstance(before.core, FlowCore)
         core = before.core
         lifted = lift_directions(prior, np.asarray(before.basis, np.float64))
-        carried = StageModel(core, jnp.asarray(lifted, jnp.float32), prior.lattice.dim)
+        carried = StageModel(core, jnp.asarray(lifted, float), prior.lattice.dim)
     rank_before = 0 if core is None else core.size
     subspace, u, gradients = _find_subspace(
         problem, scale, carried, max(1, rank_before), config, key, allowance
@@ -106,11 +106,11 @@ def _informed_start(
         flow = flow if core is None else _carry(flow, core.flow)
         flow = _gaussian_start(flow, rank_before, u @ basis, gradients @ basis)
         core = FlowCore(flow, ranks)
-    return StageModel(core, jnp.asarray(basis, jnp.float32), prior.lattice.dim)
+    return StageModel(core, jnp.asarray(basis, float), prior.lattice.dim)
 
 
 def _carry(flow: Chain, old: AbstractBijection) -> Chain:
-    """`flow`, which has one more stack than `old`, with the stacks of `old` on the leading variables."""
+    """`flow`, which has one more stack than `old`, with those of `old` on the leading variables."""
     assert isinstance(old, Chain)
     stacks = list(flow.bijections)
     for i, stack in enumerate(old.bijections):
@@ -134,26 +134,24 @@ def _find_subspace(
     max_rank = min(config.informed.max_rank, d)
     if problem.differentiable:
         n = max(2, min(config.subspace_samples, allowance // 2))
-        u = _fields(model, key, n, d)
-        out = problem.evaluate(u, scale, gradient=True)
-        assert out.gradient is not None
-        u, gradients = np.asarray(u, np.float64), np.asarray(out.gradient, np.float64)
+        u = np.asarray(_fields(model, key, n, d))
+        gradients = np.asarray(problem.evaluate(u, scale, gradient=True).gradient, np.float64)
     else:
         n = max(2, min(max(config.subspace_samples, 20 * d), 20_000, allowance))
-        u = np.asarray(_fields(model, key, n, d), np.float64)
-        residuals = problem.evaluate(u.astype(np.float32), scale).residual
+        u = np.asarray(_fields(model, key, n, d))
         if model is not None and model.basis is not None:
             known = np.asarray(model.basis, np.float64)
         else:
             known = np.eye(d) if d <= max_rank else np.zeros((d, 0))
-        gradients = _regressed(u, known, residuals)
+        gradients = _regressed(u, known, problem.evaluate(u, scale).residual)
     finite = np.all(np.isfinite(gradients), axis=1)
-    u, gradients = u[finite], gradients[finite]
+    u, gradients = u[finite].astype(np.float64), gradients[finite]
     found = subspace_from_gradients(gradients, max_rank, config.subspace_tolerance, min_rank)
     return found, u, gradients
 
 
 def _regressed(u: np.ndarray, known: np.ndarray, residuals: np.ndarray) -> np.ndarray:
+    u = u.astype(np.float64)
     good = np.all(np.isfinite(residuals), axis=1)
     s = u @ known
     rest = u - s @ known.T
@@ -195,5 +193,4 @@ def _gaussian_start(flow: Chain, old: int, s: np.ndarray, gradients: np.ndarray)
     matrix[old:, :old] = covariance @ slope[:, :old]
     shift[old:] = covariance @ constant
     new = TriangularMap.from_matrix(matrix, shift)
-    new = jax.tree.map(lambda a: jnp.asarray(a, jnp.float32) if eqx.is_array(a) else a, new)
     return eqx.tree_at(lambda f: f.bijections[-1].bijections[-1], flow, new)

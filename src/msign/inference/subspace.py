@@ -27,7 +27,7 @@ class Subspace(NamedTuple):
 def subspace_from_gradients(
     gradients: np.ndarray, max_rank: int, tolerance: float, min_rank: int = 1
 ) -> Subspace:
-    """Leading directions of `(n, d)` gradients, as few as keep the discarded part below `tolerance`."""
+    """Leading directions of `(n, d)` gradients: few, with less than `tolerance` left out."""
     g = np.asarray(gradients, np.float64) / np.sqrt(len(gradients))
     _, singular, directions = np.linalg.svd(g, full_matrices=False)
     values = singular**2

@@ -115,10 +115,7 @@ class SpectralPrior(Prior):
         n = self.lattice.ndim
         v = v.transpose(*range(0, 2 * n, 2), *range(1, 2 * n, 2))
         cells = tuple(m // w for m, w in zip(self.lattice.shape, window, strict=True))
-        if haar:
-            v = v.reshape(*cells, -1, 1)
-        else:  # one window is the whole lattice
-            v = v.reshape((1,) * n + (-1, 1))
+        v = v.reshape(*(cells if haar else (1,) * n), -1, 1)
         return np.sqrt(np.repeat(v, self.lattice.channels or 1, -1))
 
     def describe(self) -> dict[str, Any]:
@@ -179,6 +176,11 @@ class LaplacePrior(SpectralPrior):
         (5, 64, 64)
     """
 
+    alpha: float = eqx.field(static=True)
+    beta: float = eqx.field(static=True)
+    kappa: float = eqx.field(static=True)
+    extent: tuple[float, ...] = eqx.field(static=True)
+
     def __init__(
         self,
         shape: tuple[int, ...],
@@ -192,10 +194,12 @@ class LaplacePrior(SpectralPrior):
     ):
         lattice = Lattice(shape, channels)
         checks.one_of("boundary", boundary, BOUNDARIES)
-        if checks.finite("alpha", alpha) <= -1:
+        self.alpha = checks.finite("alpha", alpha)
+        if self.alpha <= -1:
             raise ValueError(f"alpha must be above -1, got {alpha!r}")
-        checks.positive("beta", beta)
-        if checks.finite("kappa", kappa) < 0:
+        self.beta = checks.positive("beta", beta)
+        self.kappa = checks.finite("kappa", kappa)
+        if self.kappa < 0:
             raise ValueError(f"kappa must not be negative, got {kappa!r}")
         if boundary != "dirichlet" and kappa == 0:
             raise ValueError(
@@ -205,12 +209,26 @@ class LaplacePrior(SpectralPrior):
         extent = (1.0,) * lattice.ndim if extent is None else tuple(extent)
         if len(extent) != lattice.ndim:
             raise ValueError(f"extent must have {lattice.ndim} entries, got {extent!r}")
+        self.extent = tuple(checks.positive("extent", length) for length in extent)
         mu = np.zeros(())
-        for n, length in zip(lattice.shape, extent, strict=True):
-            mu = np.add.outer(mu, eigenvalues(n, boundary, checks.positive("extent", length)))
-        density = math.prod(lattice.shape) / math.prod(extent)  # cells per unit of volume
-        variances = density * beta**2 * (kappa**2 + mu) ** (-1 - alpha)
+        for n, length in zip(lattice.shape, self.extent, strict=True):
+            mu = np.add.outer(mu, eigenvalues(n, boundary, length))
+        density = math.prod(lattice.shape) / math.prod(self.extent)  # cells per unit of volume
+        variances = density * self.beta**2 * (self.kappa**2 + mu) ** (-1 - self.alpha)
         super().__init__(lattice.shape, variances, boundary, mean, channels)
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            **super().describe(),
+            "kind": "LaplacePrior",
+            "alpha": self.alpha,
+            "beta": self.beta,
+            "kappa": self.kappa,
+            "extent": list(self.extent),
+        }
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        return {"mean": np.asarray(self.mean)}
 
 
 def _squared_basis_sums(v: np.ndarray, boundary: Boundary, pairs: bool) -> np.ndarray:

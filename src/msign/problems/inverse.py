@@ -7,8 +7,8 @@ prior times exp(-|residual|^2 / 2).
 """
 
 import math
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -84,13 +84,14 @@ class InverseProblem:
         nfs: Forward simulations so far: one per field evaluated, one more per field
             differentiated.
         failures: Simulations rejected so far.
+        reference: An exact posterior to compare with, where one is known (see `synthetic`).
     """
 
     def __init__(
         self,
         prior: Prior,
         forward: Forward,
-        data: ArrayLike,
+        data: ArrayLike | Sequence[float],
         noise_std: ArrayLike | None = None,
         noise_cov: ArrayLike | None = None,
         *,
@@ -124,6 +125,7 @@ class InverseProblem:
         self.name = name
         self.nfs = 0
         self.failures = 0
+        self.reference: Any = None
         self.traceable = vjp is None and self._traceable(forward, prior.lattice.field_shape)
         self._models: dict[int, _Model] = {}
         self._inflation: dict[int, Inflation] = {}
@@ -215,9 +217,9 @@ class InverseProblem:
             # Pad to few distinct sizes, so that each is compiled once.
             size = min(self.chunk, 1 << max(0, (n - 1).bit_length()))
             padded = np.concatenate([u, np.broadcast_to(u[:1], (size - n, *u.shape[1:]))])
-            residual, slopes = model.compiled(jnp.asarray(padded), gradient)
-            residual = np.asarray(residual, np.float64)[:n]
-            slopes = None if slopes is None else np.asarray(slopes)[:n]
+            found, pulled = model.compiled(jnp.asarray(padded), gradient)
+            residual = np.asarray(found, np.float64)[:n]
+            slopes = None if pulled is None else np.asarray(pulled)[:n]
         else:
             residual, slopes = self._evaluate_numpy(model, u, gradient, start)
         values = -0.5 * (residual**2).sum(1)

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, PRNGKeyArray
 
 from msign import checks
-from msign.priors import LaplacePrior
+from msign.priors import LaplacePrior, SpectralPrior
 from msign.problems.inverse import InverseProblem
 
 GRID = 200_001
@@ -32,6 +32,7 @@ class SyntheticReference:
         """Index of u*, tau_l, a grid on it, the normalised density there, log evidence."""
         if scale not in self._lines:
             prior = self.problem.priors[scale - 1]
+            assert isinstance(prior, SpectralPrior)
             phi = jnp.asarray(self._phi)
             for finer in reversed(self.problem.priors[scale:]):
                 phi = finer.lattice.pool(phi)

@@ -4,6 +4,7 @@ import os
 import pathlib
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -79,11 +80,11 @@ def marginal(posterior: Posterior, n: int = 20_000, seed: int = 0) -> Figure:
     axes = figure.subplots()
     n = min(n, max(1000, 2**27 // posterior.problem.dim))
     u, _ = posterior.whitened_samples(n, seed)
-    reference = getattr(posterior.problem, "reference", None)
+    reference = posterior.problem.reference
     if reference is not None:
         t, name = reference.critical_values(u), "t along the critical direction"
     else:
-        s = np.asarray(posterior.model.reduce(u))
+        s = np.asarray(posterior.model.reduce(jnp.asarray(u)))
         t, name = s[:, 0], "whitened coordinate along the most informed direction"
     grid = np.linspace(t.min() - 0.1 * np.ptp(t), t.max() + 0.1 * np.ptp(t), 600)
     axes.hist(t, bins=100, density=True, alpha=0.5, label="msign samples")
