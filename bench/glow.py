@@ -23,77 +23,44 @@ PART_SITES = 20_000  # lattice sites of the fields whose gradient is taken at a 
 
 def msign_step(side: int, batch: int, blocks: int, hidden: int) -> Callable[[], object]:
     """Return a function that does one training step and waits for its result."""
+    import equinox as eqx
     import jax
     import jax.numpy as jnp
+    import optax
 
-    from msign.bijections.conv import convolve
+    from msign.bijections import glow_stack
 
-    c, half = 4, 2
-    shape = (side // 2, side // 2, c)
+    shape = (side // 2, side // 2, 4)
     # The gradient is summed over parts of the batch whose activations fit in the cache.
     part = max(
         n for n in range(1, batch + 1) if n == 1 or (batch % n == 0 and n * side**2 <= PART_SITES)
     )
-    keys = jax.random.split(jax.random.key(0), 5)
+    stack = glow_stack(jax.random.key(0), shape, blocks, hidden, position=False)
+    parameters, rest = eqx.partition(stack, eqx.is_inexact_array)
+    data = jax.random.normal(jax.random.key(1), (batch // part, part, *shape))
+    adam = optax.adam(1e-3)
 
-    def normal(key, *shape, scale):
-        return scale * jax.random.normal(key, (blocks, *shape))
-
-    parameters = {
-        "log_scale": jnp.zeros((blocks, c)),
-        "shift": jnp.zeros((blocks, c)),
-        "matrix": jnp.eye(c) + normal(keys[0], c, c, scale=0.1),
-        "w1": normal(keys[1], 3, 3, half, hidden, scale=0.2),
-        "b1": jnp.zeros((blocks, hidden)),
-        "w2": normal(keys[2], 1, 1, hidden, hidden, scale=0.2),
-        "b2": jnp.zeros((blocks, hidden)),
-        "w3": normal(keys[3], 3, 3, hidden, c, scale=0.01),
-        "b3": jnp.zeros((blocks, c)),
-    }
-    data = jax.random.normal(keys[4], (batch // part, part, *shape))
-
-    def block(x, p):
-        x = (x * jnp.exp(p["log_scale"]) + p["shift"]) @ p["matrix"]
-        log_det = x[..., 0].size * (p["log_scale"].sum() + jnp.linalg.slogdet(p["matrix"])[1])
-        kept, moved = x[..., :half], x[..., half:]
-        h = jnp.tanh(convolve(kept, p["w1"]) + p["b1"])
-        h = jnp.tanh(convolve(h, p["w2"]) + p["b2"])
-        h = convolve(h, p["w3"]) + p["b3"]
-        log_scale = jnp.tanh(h[..., :half])
-        moved = moved * jnp.exp(log_scale) + h[..., half:]
-        return jnp.concatenate([kept, moved], -1), log_det + log_scale.sum()
-
-    def negative_log_prob(p, x):
-        z, log_dets = jax.lax.scan(block, x, p)
-        return 0.5 * (z**2).sum() - log_dets.sum()
-
-    def loss(p, xs):
-        return jax.vmap(negative_log_prob, (None, 0))(p, xs).sum() / batch
-
-    def gradient(p, data):
-        def add(total, xs):
-            return jax.tree.map(jnp.add, total, jax.value_and_grad(loss)(p, xs)), None
-
-        zero = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, p))
-        return jax.lax.scan(add, zero, data)[0]
+    def loss(parameters, xs):
+        flow = eqx.combine(parameters, rest)
+        z, log_det = jax.vmap(flow.inverse_and_log_det)(xs)
+        return (0.5 * (z**2).sum() - log_det.sum()) / batch
 
     @jax.jit
-    def step(state, data):
-        p, m, v, t = state
-        value, g = gradient(p, data)
-        m = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, m, g)
-        v = jax.tree.map(lambda v, g: 0.999 * v + 0.001 * g**2, v, g)
-        rate = 1e-3 * jnp.sqrt(1 - 0.999**t) / (1 - 0.9**t)
-        p = jax.tree.map(lambda p, m, v: p - rate * m / (jnp.sqrt(v) + 1e-8), p, m, v)
-        return (p, m, v, t + 1), value
+    def step(parameters, state, data):
+        def add(total, xs):
+            return jax.tree.map(jnp.add, total, jax.value_and_grad(loss)(parameters, xs)), None
 
-    zeros = jax.tree.map(jnp.zeros_like, parameters)
-    state = (parameters, zeros, zeros, jnp.ones(()))
+        zero = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, parameters))
+        (value, gradient), _ = jax.lax.scan(add, zero, data)
+        change, state = adam.update(gradient, state)
+        return optax.apply_updates(parameters, change), state, value
+
+    state = adam.init(parameters)
 
     def run() -> object:
-        nonlocal state
-        state, value = step(state, data)
-        return jax.block_until_ready((state, value))[1]
+        nonlocal parameters, state
+        parameters, state, value = step(parameters, state, data)
+        return jax.block_until_ready((parameters, value))[1]
 
     return run
 

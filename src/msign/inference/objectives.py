@@ -1,10 +1,9 @@
 """Training objectives: small callables, apart from the loop that runs them.
 
 Each takes a core (see `models`) and a batch of evaluated fields and returns a scalar whose
-gradient with respect to the core is the estimator; for those that say so the value is the divergence itself,
-up to a constant. All work with excesses, log p - log prior (see `models`), and log-likelihoods,
-so that no normalising constant is needed: for a field drawn from p, log p/q = excess -
-log-likelihood + log Z.
+gradient with respect to the core is the estimator. All work with excesses, log p - log prior, and
+log-likelihoods, so that no normalising constant is needed: for a field drawn from p, log p/q =
+excess - log-likelihood + log Z.
 
 Notation: l_i = log p/q of the model's own samples, centred where the constant matters; w_i
 self-normalised importance weights of the target, summing to one.
