@@ -44,7 +44,8 @@ class FitConfig:
         round_size: Fields drawn per round; None: an eighth of the stage's share of the budget,
             between 200 and 4000.
         steps: Gradient steps per round.
-        batch_size: Fields per gradient step: minibatches of the pool, or fresh draws.
+        batch_size: Fields per gradient step. None: fresh draws 100; minibatches of the pool 2048
+            for up to 4 trained variables, else 512.
         learning_rate: Of Adam; None: 5e-3 for up to 4 trained variables, else 2e-3.
         clip_norm: Largest norm of a gradient.
         averaging: Decay of the running average of weights that is kept (0: none).
@@ -69,7 +70,7 @@ class FitConfig:
     rounds: int = 16
     round_size: int | None = None
     steps: int = 400
-    batch_size: int = 2048
+    batch_size: int | None = None
     learning_rate: float | None = None
     clip_norm: float = 1.0
     averaging: float = 0.0
@@ -88,7 +89,8 @@ class FitConfig:
             raise ValueError(f"flow must be 'glow' with conditioning='nearest', got {self.flow!r}")
         for name in ("subspace_samples", "rounds", "steps", "patience", "checkpoint_rounds"):
             checks.integer(name, getattr(self, name), 1)
-        checks.integer("batch_size", self.batch_size, 2)
+        if self.batch_size is not None:
+            checks.integer("batch_size", self.batch_size, 2)
         for name in ("round_size", "certificate"):
             if getattr(self, name) is not None:
                 checks.integer(name, getattr(self, name), 16)
@@ -100,6 +102,15 @@ class FitConfig:
             raise ValueError(f"averaging must be in [0, 1), got {self.averaging!r}")
         if not 0 < checks.finite("bridge_ess", self.bridge_ess) < 1:
             raise ValueError(f"bridge_ess must be in (0, 1), got {self.bridge_ess!r}")
+
+    def pool_batch(self, size: int) -> int:
+        """Fields per gradient step on a pool, for so many trained variables."""
+        return self.batch_size or (2048 if size <= 4 else 512)
+
+    @property
+    def fresh_batch(self) -> int:
+        """Fields per gradient step on fresh draws (the paper's minibatch)."""
+        return self.batch_size or 100
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON values."""

@@ -256,7 +256,7 @@ def fit_pool(
     """
     trainable, rest = split_trainable(core, config.train == "last")
     adam = optimiser(config, core.size)
-    how = (config.steps, config.batch_size, config.averaging)
+    how = (config.steps, config.pool_batch(core.size), config.averaging)
     trained, loss = _pool_steps(
         trainable, rest, s, target, mixture, jnp.asarray(size), jnp.asarray(rate), key, adam, *how
     )
@@ -314,7 +314,7 @@ def _learn_from_steps(
 ) -> tuple[StageState, float]:
     core, adam_state, temperature = state.core, state.optimiser, state.temperature
     adam = optimiser(config, core.size)
-    n = config.batch_size
+    n = config.fresh_batch
     cost = n * (2 if objective.uses_gradient else 1) + (n if objective.uses_proposal else 0)
     decay = jnp.asarray(_decay(problem.nfs, plan))
     average, losses = core, []
@@ -357,7 +357,7 @@ def _fresh_batch(
     temperature: float,
     key: PRNGKeyArray,
 ) -> tuple[Batch, float]:
-    n, model, start = config.batch_size, plan.model, plan.model.core
+    n, model, start = config.fresh_batch, plan.model, plan.model.core
     eta = jr.normal(jr.fold_in(key, 0), (n, model.dim))
     u, s, excess = draw(eqx.tree_at(lambda m: m.core, model, core), eta)
     out = problem.evaluate(u, plan.scale, objective.uses_gradient)

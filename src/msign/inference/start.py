@@ -1,7 +1,8 @@
 """The model with which a stage starts, from the trained model of the scale before.
 
 Informed flows are carried over: the directions that data inform are found anew at each scale, and
-the flow trained so far goes on acting on those that continue its own. Glow flows start as the
+the flow trained so far goes on acting on those that continue its own (but where the gradients say
+that the posterior is Gaussian, the exact Gaussian takes its place). Glow flows start as the
 identity on top of the coarser network, so that the start is the proposal q~_l of Algorithm 1.
 """
 
@@ -33,6 +34,8 @@ from msign.inference.subspace import (
 )
 from msign.network import MsIGN
 from msign.problems.inverse import InverseProblem
+
+LINEAR = 0.9999  # gradients this linear make the posterior Gaussian: start anew, exactly
 
 
 def start_model(
@@ -101,10 +104,13 @@ def _informed_start(
     else:
         basis = align(basis, lifted)
         ranks = core.ranks if basis.shape[1] == rank_before else (*core.ranks, basis.shape[1])
+    s, g = u @ basis, gradients @ basis
+    if _explained(s, g) > LINEAR:
+        core, rank_before, ranks = None, 0, (basis.shape[1],)
     if core is None or ranks != core.ranks:
         flow = informed_flow(jr.fold_in(key, 1), ranks, config.informed)
         flow = flow if core is None else _carry(flow, core.flow)
-        flow = _gaussian_start(flow, rank_before, u @ basis, gradients @ basis)
+        flow = _gaussian_start(flow, rank_before, s, g)
         core = FlowCore(flow, ranks)
     return StageModel(core, jnp.asarray(basis, float), prior.lattice.dim)
 
@@ -168,6 +174,16 @@ def _fields(model: StageModel | None, key: PRNGKeyArray, n: int, d: int) -> jax.
     return eta if model is None else draw(model, eta)[0]
 
 
+def _explained(s: np.ndarray, gradients: np.ndarray) -> float:
+    """How much of the gradients is linear in the variables; one for a linear Gaussian problem."""
+    n, r = s.shape
+    if n < 3 * (r + 1):
+        return 0.0
+    design = np.concatenate([np.ones((n, 1)), s], 1)
+    fit, *_ = np.linalg.lstsq(design, gradients, rcond=None)
+    return float(1 - ((gradients - design @ fit) ** 2).sum() / (gradients**2).sum())
+
+
 def _gaussian_start(flow: Chain, old: int, s: np.ndarray, gradients: np.ndarray) -> Chain:
     """The flow with a Gaussian guess for its new variables, given the old ones.
 
@@ -180,12 +196,10 @@ def _gaussian_start(flow: Chain, old: int, s: np.ndarray, gradients: np.ndarray)
         return flow
     design = np.concatenate([np.ones((n, 1)), s], 1)
     fit, *_ = np.linalg.lstsq(design, gradients[:, old:], rcond=None)
-    left = gradients[:, old:] - design @ fit
-    explained = 1 - (left**2).sum() / ((gradients[:, old:]) ** 2).sum()
     constant, slope = fit[0], fit[1:].T
     precision = np.eye(r - old) - 0.5 * (slope[:, old:] + slope[:, old:].T)
     values = np.linalg.eigvalsh(precision)
-    if explained < 0.5 or values[0] < 0.5:
+    if _explained(s, gradients[:, old:]) < 0.5 or values[0] < 0.5:
         return flow
     covariance = np.linalg.inv(precision)
     matrix, shift = np.eye(r), np.zeros(r)
