@@ -37,8 +37,8 @@ def core_with(seed: int, size: float) -> FlowCore:
     return combine(jax.tree.unflatten(tree, moved), rest)
 
 
-CORE = core_with(1, 0.4)
-OTHER = core_with(2, 0.4)
+CORE = core_with(1, 0.1)
+OTHER = core_with(2, 0.1)
 
 
 def excess(core: FlowCore, s: jax.Array) -> jax.Array:
@@ -97,10 +97,12 @@ def test_expected_gradient_is_that_of_quadrature(name):
 
     estimates = jax.lax.map(jax.jit(one), jr.split(jr.key(3), batches))
     mean, error = estimates.mean(0), estimates.std(0) / np.sqrt(batches)
-    # Self-normalised weights have a bias of order 1/n beside the statistical error.
-    tolerance = 5 * error + 5e-3 * jnp.linalg.norm(exact)
-    assert float(jnp.linalg.norm(exact)) > 0.1
-    np.testing.assert_array_less(jnp.abs(mean - exact), tolerance)
+    # Hundreds of components share their samples: the norm of all of them is what is tested. The
+    # expected squared norm is that of the standard errors; self-normalising adds a small bias.
+    norm = jnp.linalg.norm
+    assert float(norm(exact)) > 0.1
+    assert float(norm(error)) < 0.3 * float(norm(exact))
+    assert float(norm(mean - exact)) < 3 * float(norm(error)) + 5e-3 * float(norm(exact))
 
 
 @pytest.mark.parametrize("name", ["centred", "pathwise", "reverse KL, pathwise"])
