@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import msign
-from msign import FitConfig, GlowConfig, InverseProblem, LaplacePrior, Posterior, fit
+from msign import FitConfig, InverseProblem, LaplacePrior, Posterior, fit
 from msign.diagnostics import evaluate_against_reference
 from msign.inference.rundir import RunDirectory
 from msign.problems import SimulationError, synthetic
@@ -114,7 +114,7 @@ class Killed(Exception):
     pass
 
 
-@pytest.mark.parametrize("moment", [4])
+@pytest.mark.parametrize("moment", [2, 4])
 def test_killed_and_resumed_gives_the_same_numbers(run, tmp_path, monkeypatch, moment):
     """The moments are after the write of a checkpoint; in between, the last one counts."""
     complete, _ = run
@@ -180,25 +180,6 @@ def test_linear_gaussian_posterior_is_exact():
     np.testing.assert_allclose(u.mean(0), mean, atol=0.05)
     np.testing.assert_allclose(u.var(0), np.diag(covariance), atol=0.06)
     assert posterior.certificate().jeffreys < 0.005
-
-
-@pytest.mark.parametrize("objective", ["auto", "score", "stein"])
-def test_glow_flows_improve_with_every_objective(objective):
-    config = FitConfig(
-        flow="glow",
-        objective=objective,
-        glow=GlowConfig(blocks=4, hidden=8),
-        steps=40,
-        batch_size=128,
-        rounds=3,
-    )
-    problem = synthetic(4, gamma=0.6)
-    posterior = fit(problem, 30_000, config=config)
-    assert posterior.scales == [1, 2]
-    for stage in posterior.stages:
-        assert stage["jeffreys"] <= stage["jeffreys_start"]
-    x, log_p = posterior.sample_and_log_prob(10)
-    np.testing.assert_allclose(posterior.network().log_prob(x), log_p, atol=2e-2)
 
 
 def test_black_box():

@@ -23,6 +23,8 @@ from msign.inference.objectives import (
     stein_direction,
 )
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 GRID = jnp.linspace(-9.0, 9.0, 4001)[:, None]
 STEP = float(GRID[1, 0] - GRID[0, 0])
 
@@ -37,10 +39,13 @@ def core_with(seed: int, size: float) -> FlowCore:
     return combine(jax.tree.unflatten(tree, moved), rest)
 
 
+# Near enough to the target that no log-ratio is clipped (at 0.4 nearly all are, and clipped ratios
+# have no gradient by design).
 CORE = core_with(1, 0.1)
 OTHER = core_with(2, 0.1)
 
 
+@eqx.filter_jit
 def excess(core: FlowCore, s: jax.Array) -> jax.Array:
     return jax.vmap(lambda s: core.backward(s)[1])(s)
 
@@ -60,6 +65,7 @@ def quadrature(core: FlowCore, target, reverse: float, forward: float) -> jax.Ar
     return STEP * jnp.sum(reverse * p * (log_p - log_q) + forward * q * (log_q - log_p))
 
 
+@eqx.filter_jit
 def batch_of(core: FlowCore, key: jax.Array, n: int, target=log_target) -> Batch:
     z = jr.normal(jr.fold_in(key, 0), (n, 1))
     s = jax.vmap(lambda z: core.forward(z)[0])(z)
@@ -70,7 +76,7 @@ def batch_of(core: FlowCore, key: jax.Array, n: int, target=log_target) -> Batch
 
 def flat_gradient(f, core: FlowCore) -> jax.Array:
     trainable, rest = split_trainable(core)
-    gradient = jax.grad(lambda p: f(combine(p, rest)))(trainable)
+    gradient = jax.jit(jax.grad(lambda p: f(combine(p, rest))))(trainable)
     return jnp.concatenate([g.ravel() for g in jax.tree.leaves(gradient)])
 
 
@@ -97,12 +103,10 @@ def test_expected_gradient_is_that_of_quadrature(name):
 
     estimates = jax.lax.map(jax.jit(one), jr.split(jr.key(3), batches))
     mean, error = estimates.mean(0), estimates.std(0) / np.sqrt(batches)
-    # Hundreds of components share their samples: the norm of all of them is what is tested. The
-    # expected squared norm is that of the standard errors; self-normalising adds a small bias.
-    norm = jnp.linalg.norm
-    assert float(norm(exact)) > 0.1
-    assert float(norm(error)) < 0.3 * float(norm(exact))
-    assert float(norm(mean - exact)) < 3 * float(norm(error)) + 5e-3 * float(norm(exact))
+    assert float(jnp.linalg.norm(exact)) > 0.1
+    assert float(jnp.linalg.norm(error)) < 0.3 * float(jnp.linalg.norm(exact))
+    # Every component, of a few thousand that share their samples, within four standard errors.
+    assert float(jnp.max(jnp.abs(mean - exact) - 4 * error)) < 1e-9
 
 
 @pytest.mark.parametrize("name", ["centred", "pathwise", "reverse KL, pathwise"])
@@ -163,7 +167,8 @@ def test_stein_direction_vanishes_at_the_target_and_moves_towards_it():
 def test_stein_objective_descends_towards_the_target():
     batch = batch_of(CORE, jr.key(8), 500)
     trainable, rest = split_trainable(CORE)
-    gradient = jax.grad(lambda p: SteinObjective()(combine(p, rest), batch))(trainable)
+    descend = jax.jit(jax.grad(lambda p: SteinObjective()(combine(p, rest), batch)))
+    gradient = descend(trainable)
     moved = combine(eqx.apply_updates(trainable, jax.tree.map(lambda g: -0.02 * g, gradient)), rest)
 
     def discrepancy(core):

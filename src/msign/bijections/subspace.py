@@ -148,18 +148,20 @@ class TriangularMap(AbstractBijection):
 class SplineCoupling(AbstractBijection):
     """Rational quadratic splines of some variables given the others; the identity at the start.
 
-    All variables pass through the same code and a mask says which ones move, so that couplings
-    that move different variables have the same structure and stack into one `Scan`.
+    `candidates` variables pass through splines and a mask says which of them move, so that
+    couplings that move different variables have the same structure and stack into one `Scan`.
 
     Args:
         key: Of the conditioner's initial weights.
         moved: Which variables move, a boolean for each.
         config: Width of the conditioner, knots and interval of the splines.
+        candidates: Room for so many moved variables, at least as many as `moved` has.
     """
 
     shape: tuple[int, ...]
     cond_shape: None
     moved: Array
+    index: Array
     first: Array
     first_bias: Array
     middle: Array
@@ -168,8 +170,11 @@ class SplineCoupling(AbstractBijection):
     last_bias: Array
     interval: float = eqx.field(static=True)
 
-    def __init__(self, key: PRNGKeyArray, moved: ArrayLike, config: InformedConfig):
+    def __init__(
+        self, key: PRNGKeyArray, moved: ArrayLike, config: InformedConfig, candidates: int
+    ):
         self.moved = jnp.asarray(moved, bool)
+        self.index = jnp.argsort(~self.moved, stable=True)[:candidates]
         rank, hidden = self.moved.shape[0], config.hidden
         self.shape = (rank,)
         self.cond_shape = None
@@ -180,8 +185,8 @@ class SplineCoupling(AbstractBijection):
         self.first_bias = jnp.zeros(hidden)
         self.middle = jr.normal(keys[1], (hidden, hidden)) / np.sqrt(hidden)
         self.middle_bias = jnp.zeros(hidden)
-        self.last = jnp.zeros((hidden, rank * numbers))
-        self.last_bias = jnp.zeros(rank * numbers)
+        self.last = jnp.zeros((hidden, candidates * numbers))
+        self.last_bias = jnp.zeros(candidates * numbers)
 
     def transform_and_log_det(
         self, x: Array, condition: Array | None = None
@@ -194,11 +199,16 @@ class SplineCoupling(AbstractBijection):
     def _move(
         self, x: Array, spline: Callable[[Array, Array, float], tuple[Array, Array]]
     ) -> tuple[Array, Array]:
-        h = jnp.tanh(jnp.where(self.moved, 0.0, x) @ self.first + self.first_bias)
+        every = len(self.index) == len(x)  # a single variable: its spline depends on nothing
+        given = jnp.zeros_like(x) if every else jnp.where(self.moved, 0.0, x)
+        h = jnp.tanh(given @ self.first + self.first_bias)
         h = jnp.tanh(h @ self.middle + self.middle_bias)
-        numbers = (h @ self.last + self.last_bias).reshape(len(x), -1)
-        y, log_det = spline(x, numbers, self.interval)
-        return jnp.where(self.moved, y, x), jnp.sum(jnp.where(self.moved, log_det, 0.0))
+        numbers = (h @ self.last + self.last_bias).reshape(len(self.index), -1)
+        moves = self.moved[self.index]
+        before = x[self.index]
+        after, log_det = spline(before, numbers, self.interval)
+        y = x.at[self.index].set(jnp.where(moves, after, before), unique_indices=True)
+        return y, jnp.sum(jnp.where(moves, log_det, 0.0))
 
 
 def informed_stack(key: PRNGKeyArray, rank: int, config: InformedConfig) -> Chain:
@@ -209,9 +219,10 @@ def informed_stack(key: PRNGKeyArray, rank: int, config: InformedConfig) -> Chai
     """
     coupled = min(rank, config.coupling_rank)
     blocks = config.blocks if coupled > 1 else (config.blocks + 1) // 2
-    moved = jnp.asarray(np.stack([_moved(k, blocks, coupled) for k in range(blocks)]))
-    make = eqx.filter_vmap(lambda key, moved: SplineCoupling(key, moved, config))
-    nonlinear: AbstractBijection = Scan(make(jr.split(key, blocks), moved))
+    moved = np.stack([_moved(k, blocks, coupled) for k in range(blocks)])
+    candidates = int(moved.sum(1).max())
+    make = eqx.filter_vmap(lambda key, moved: SplineCoupling(key, moved, config, candidates))
+    nonlinear: AbstractBijection = Scan(make(jr.split(key, blocks), jnp.asarray(moved)))
     if coupled < rank:
         nonlinear = Indexed(nonlinear, jnp.arange(coupled), (rank,))
     return Chain([nonlinear, TriangularMap(rank)])
@@ -228,7 +239,7 @@ def _moved(block: int, blocks: int, rank: int) -> np.ndarray:
         index < half,
         index % 2 == 1,
         index % 2 == 0,
-        index >= few,
+        (index >= few) & (index < few + half),
         index < few,
     ]
     patterns = [p for p in patterns if 0 < p.sum() < rank]

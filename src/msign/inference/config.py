@@ -45,7 +45,7 @@ class FitConfig:
             between 200 and 4000.
         steps: Gradient steps per round.
         batch_size: Fields per gradient step. None: fresh draws 100; minibatches of the pool 2048
-            for up to 4 trained variables, else 512.
+            for up to 4 trained variables, else 512, but at most a quarter of the pool's capacity.
         learning_rate: Of Adam; None: 5e-3 for up to 4 trained variables, else 2e-3.
         clip_norm: Largest norm of a gradient.
         averaging: Decay of the running average of weights that is kept (0: none).
@@ -103,9 +103,9 @@ class FitConfig:
         if not 0 < checks.finite("bridge_ess", self.bridge_ess) < 1:
             raise ValueError(f"bridge_ess must be in (0, 1), got {self.bridge_ess!r}")
 
-    def pool_batch(self, size: int) -> int:
+    def pool_batch(self, size: int, capacity: int) -> int:
         """Fields per gradient step on a pool, for so many trained variables."""
-        return self.batch_size or (2048 if size <= 4 else 512)
+        return self.batch_size or min(2048 if size <= 4 else 512, max(64, capacity // 4))
 
     @property
     def fresh_batch(self) -> int:

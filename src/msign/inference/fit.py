@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import equinox as eqx
 import jax.random as jr
 import numpy as np
 
@@ -15,8 +14,9 @@ from msign.inference.models import StageModel, draw
 from msign.inference.posterior import Posterior
 from msign.inference.progress import Progress
 from msign.inference.rundir import RunDirectory
-from msign.inference.stage import Plan, StageState, choose_objective, initial_state, run_stage
+from msign.inference.stage import choose_objective, initial_state, run_stage
 from msign.inference.start import start_model
+from msign.inference.state import Plan, StageState
 from msign.problems.inverse import InverseProblem, SimulationError
 
 
@@ -153,7 +153,7 @@ class _Run:
             if directory is not None:
                 np.save(directory.path / "failed_field.npy", error.field)
             raise
-        model = eqx.tree_at(lambda m: m.core, plan.model, state.best)
+        model = plan.model.with_core(state.best)
         self.stages.append(
             {
                 "scale": scale,

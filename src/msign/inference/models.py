@@ -108,6 +108,10 @@ class StageModel(eqx.Module):
     basis: Array | None
     dim: int = eqx.field(static=True)
 
+    def with_core(self, core: Core) -> "StageModel":
+        """The same directions with another distribution along them."""
+        return eqx.tree_at(lambda m: m.core, self, core)
+
     def noise(self, eta: Array) -> Array:
         """The core's own noise z `(n, m)` out of that of whole fields `(n, d)`."""
         return self.reduce(eta)

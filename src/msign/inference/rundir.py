@@ -19,8 +19,9 @@ from msign import archive
 from msign.bijections import SubspaceFlow, Whitened
 from msign.inference.config import FitConfig
 from msign.inference.models import FlowCore, NetworkCore, StageModel, informed_flow
-from msign.inference.stage import Plan, StageState, choose_objective, initial_state
+from msign.inference.stage import choose_objective, initial_state
 from msign.inference.start import with_informed_block
+from msign.inference.state import Plan, StageState
 from msign.network import MsIGN
 from msign.priors import Prior
 from msign.problems.inverse import Evaluated, InverseProblem

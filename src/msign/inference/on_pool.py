@@ -1,0 +1,102 @@
+"""Updates of a model on the pool of all fields that its stage has simulated."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jaxtyping import Array, PRNGKeyArray, PyTree
+
+from msign.inference.config import FitConfig
+from msign.inference.models import Core, combine, split_trainable
+from msign.inference.objectives import pool_jeffreys
+from msign.inference.optimise import optimiser, running_average
+from msign.inference.state import Plan, StageState
+
+SETTLING = 0.8  # factor on the step size for each round on the pool after the bridge's end
+
+
+def learn_from_pool(
+    state: StageState,
+    s: Array,
+    values: np.ndarray,
+    config: FitConfig,
+    plan: Plan,
+    key: PRNGKeyArray,
+) -> tuple[StageState, float]:
+    """The state with fields just simulated added to its pool and learned from, and the loss."""
+    proposals = state.proposals if state.round == 0 else [*state.proposals, state.core]
+    floor = values[np.isfinite(values)].max(initial=0.0) - 1e4
+    pool = state.pool.add(s, np.maximum(values, floor), proposals)
+    temperature = pool.highest_temperature(config.bridge_ess * plan.round_size, state.temperature)
+    core, loss = fit_pool(
+        state.core,
+        jnp.asarray(pool.s),
+        jnp.asarray(pool.bridged(temperature), float),
+        jnp.asarray(pool.mixture(), float),
+        pool.size,
+        jr.fold_in(key, 1),
+        config,
+        max(0.1, SETTLING**state.settled),
+    )
+    settled = state.settled + (temperature == 1.0)
+    where = lambda t: (t.core, t.proposals, t.pool, t.temperature, t.settled)  # noqa: E731
+    return eqx.tree_at(where, state, (core, proposals, pool, temperature, settled)), float(loss)
+
+
+def fit_pool(
+    core: Core,
+    s: Array,
+    target: Array,
+    mixture: Array,
+    size: int,
+    key: PRNGKeyArray,
+    config: FitConfig,
+    rate: float = 1.0,
+) -> tuple[Core, Array]:
+    """Minimise the Jeffreys divergence on a pool by Adam with a step size that falls to zero.
+
+    It starts at `rate` times the configured one.
+    """
+    trainable, rest = split_trainable(core, config.train == "last")
+    adam = optimiser(config, core.size)
+    how = (config.steps, config.pool_batch(core.size, len(s)), config.averaging)
+    trained, loss = _pool_steps(
+        trainable, rest, s, target, mixture, jnp.asarray(size), jnp.asarray(rate), key, adam, *how
+    )
+    return combine(trained, rest), loss
+
+
+@eqx.filter_jit
+def _pool_steps(
+    trainable: PyTree,
+    rest: PyTree,
+    s: Array,
+    target: Array,
+    mixture: Array,
+    size: Array,
+    rate: Array,
+    key: PRNGKeyArray,
+    adam: Any,
+    steps: int,
+    batch: int,
+    averaging: float,
+) -> tuple[PyTree, Array]:
+    def loss(params: PyTree, i: Array) -> Array:
+        excess = jax.vmap(lambda s: combine(params, rest).backward(s)[1])(s[i])
+        return pool_jeffreys(excess, target[i], mixture[i])
+
+    def step(carry: tuple[Any, ...], key: PRNGKeyArray) -> tuple[tuple[Any, ...], Array]:
+        params, average, state, k = carry
+        i = jr.randint(key, (batch,), 0, size)
+        value, gradient = jax.value_and_grad(loss)(params, i)
+        change, state = adam.update(gradient, state, params)
+        decay = 0.5 * rate * (1 + jnp.cos(jnp.pi * k / steps))
+        params = eqx.apply_updates(params, jax.tree.map(lambda c: decay * c, change))
+        return (params, running_average(average, params, averaging), state, k + 1), value
+
+    start = (trainable, trainable, adam.init(trainable), 0)
+    (_, average, _, _), values = jax.lax.scan(step, start, jr.split(key, steps))
+    return average, values[-max(1, steps // 10) :].mean()
