@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 
 LIBRARIES = ("msign", "normflows")
-PART_SITES = 20_000  # lattice sites of the fields whose gradient is taken at a time
+PART_SITES = 8_192  # lattice sites of the fields whose gradient is taken at a time
 
 
 def msign_step(side: int, batch: int, blocks: int, hidden: int) -> Callable[[], object]:

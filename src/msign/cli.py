@@ -36,6 +36,9 @@ def run(
     size: Annotated[int | None, typer.Option(help="Cells per side (built-in problems).")] = None,
     gamma: Annotated[float | None, typer.Option(help="Noise (built-in problems).")] = None,
     tilt: Annotated[float | None, typer.Option(help="F = t^2 + tilt t (synthetic).")] = None,
+    black_box: Annotated[
+        bool | None, typer.Option(help="Hide the derivative (synthetic).", show_default=False)
+    ] = None,
     budget: Annotated[int, typer.Option(help="Forward simulations, a hard limit.")] = 800_000,
     seed: Seed = 0,
     out: Out = pathlib.Path("runs/latest"),
@@ -49,7 +52,7 @@ def run(
     from msign.inference import FitConfig
 
     with _one_line_errors():
-        made = load_problem(problem, size=size, gamma=gamma, tilt=tilt)
+        made = load_problem(problem, size=size, gamma=gamma, tilt=tilt, black_box=black_box)
         config = FitConfig(flow=flow, objective=objective)
         if overwrite and (out / "config.json").exists():
             shutil.rmtree(out)

@@ -63,6 +63,9 @@ def evaluate_against_reference(
     at_exact = problem.evaluate(exact, scale).log_likelihood - log_z
     at_exact = at_exact - posterior.excess(exact)
     result: dict[str, Any] = jeffreys_against(at_own, at_exact)
+    result["samples_each_way"] = n
+    result["jeffreys_prior"] = reference.prior_jeffreys()
+    result["jeffreys_proposal"] = reference.proposal_jeffreys()
     result["log_evidence_exact"] = log_z
     result["mode_fractions_exact"] = list(reference.mode_fractions())
     result["rmse"] = {}

@@ -88,6 +88,42 @@ class SyntheticReference:
         std[index] = np.sqrt(((grid - mean[index]) ** 2 * density).sum() * h)
         return mean, std
 
+    def prior_jeffreys(self, scale: int | None = None) -> float:
+        """Jeffreys divergence between prior and posterior, by quadrature."""
+        scale = scale or self.problem.scales
+        _, tau, grid, density, _ = self._line(scale)
+        normal = np.exp(-0.5 * grid**2) / np.sqrt(2 * np.pi)
+        ratio = self._log_likelihood(tau * grid)  # log posterior / prior, up to a constant
+        return float(((density - normal) * ratio).sum() * (grid[1] - grid[0]))
+
+    def proposal_jeffreys(self, scale: int | None = None) -> float:
+        """Jeffreys divergence between q~_l, refined from the exact q_{l-1}, and q_l.
+
+        Both differ from the prior through one coordinate each, that of the coarse and that of the
+        fine critical mode; under the prior these two are normal with a known correlation.
+        """
+        scale = scale or self.problem.scales
+        if scale == 1:
+            return self.prior_jeffreys(1)
+        coarse, fine = self._line(scale - 1), self._line(scale)
+        prior = self.problem.priors[scale - 1]
+        unit = jnp.zeros(prior.lattice.dim).at[coarse[0]].set(1.0)
+        correlation = float(prior.rotation().transform(unit)[fine[0]])
+        points, weights = np.polynomial.hermite_e.hermegauss(64)
+        weights = weights / weights.sum()
+        spread = np.sqrt(max(0.0, 1 - correlation**2))
+
+        def divergence(own: tuple[int, float, np.ndarray, np.ndarray, float]) -> float:
+            """Mean of the log-ratio of one side to the other under the one side."""
+            _, tau, grid, density, _ = own
+            other = fine if own is coarse else coarse
+            given = correlation * grid[::10, None] + spread * points
+            mean = self._log_likelihood(tau * grid[::10])
+            mean = mean - self._log_likelihood(other[1] * given) @ weights
+            return float((density[::10] * mean).sum() * 10 * (grid[1] - grid[0]))
+
+        return divergence(coarse) + divergence(fine)
+
     def sample(self, key: PRNGKeyArray, n: int, scale: int | None = None) -> Array:
         """Exact posterior samples in whitened coordinates `(n, d_l)`."""
         scale = scale or self.problem.scales
