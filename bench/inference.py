@@ -103,7 +103,7 @@ def line(name: str, s: dict, seconds: float, peak: float) -> str:
         ""
         if "mean_error" not in s
         else (
-            f"  mean within {s['mean_error']:.3f} std, std within {100 * s['std_error']:.1f} percent"
+            f"  mean within {s['mean_error']:.3f} std, std within {100 * s['std_error']:.1f}%"
         )
     )
     return (

@@ -65,9 +65,13 @@ def atomic_write(path: str | os.PathLike[str]) -> Any:
             os.fsync(file.fileno())
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
+        if isinstance(error, OSError):
+            raise OSError(
+                f"{path} could not be written, what it held before is intact: {error}"
+            ) from error
         raise
 
 

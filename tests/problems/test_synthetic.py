@@ -2,6 +2,8 @@
 
 import itertools
 
+import jax
+import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
@@ -20,6 +22,10 @@ def test_figures_of_the_design():
         0.9407, abs=2e-4
     )
     assert np.std(t) == pytest.approx(0.9407, abs=0.02)
+    assert reference.prior_jeffreys() == pytest.approx(8.1, abs=0.1)
+    proposals = [reference.proposal_jeffreys(l) for l in range(2, 7)]
+    np.testing.assert_allclose(proposals[:3], [1.4, 2.4, 0.17], rtol=0.03)
+    assert proposals[3] < 0.015 and proposals[4] < 0.001
     tilted = synthetic(64, tilt=0.3).reference
     assert tilted.mode_fractions()[1] == pytest.approx(0.785, abs=1e-3)
 
@@ -69,3 +75,24 @@ def test_black_box_has_no_derivative_but_the_same_values():
 def test_bad_size():
     with pytest.raises(ValueError, match="size must be a power of two, got 12"):
         synthetic(12)
+
+
+def test_divergences_of_prior_and_proposal_by_sampling():
+    problem = synthetic(8, gamma=0.5, tilt=0.2)
+    reference, n, scale = problem.reference, 100_000, 3
+    exact = reference.sample(jr.key(0), n)
+    ratio = lambda u, l: problem.evaluate(u, l).log_likelihood - reference.log_evidence(l)  # noqa: E731
+    forward, reverse = ratio(exact, 3), -ratio(jr.normal(jr.key(1), exact.shape), 3)
+    error = np.sqrt((forward.var() + reverse.var()) / n)
+    assert abs(reference.prior_jeffreys() - forward.mean() - reverse.mean()) < 4 * error
+
+    rotation = problem.priors[scale - 1].rotation()
+    coarse = reference.sample(jr.key(2), n, scale - 1)
+    d = coarse.shape[1]
+    noise = jr.normal(jr.key(3), (n, exact.shape[1] - d))
+    refined = jax.vmap(rotation.transform)(jnp.concatenate([coarse, noise], 1))
+    pooled = jax.vmap(rotation.inverse)(exact)[:, :d]
+    reverse = ratio(coarse, scale - 1) - ratio(refined, scale)
+    forward = ratio(exact, scale) - ratio(pooled, scale - 1)
+    error = np.sqrt((forward.var() + reverse.var()) / n)
+    assert abs(reference.proposal_jeffreys() - forward.mean() - reverse.mean()) < 4 * error

@@ -174,7 +174,8 @@ class SplineCoupling(AbstractBijection):
         self, key: PRNGKeyArray, moved: ArrayLike, config: InformedConfig, candidates: int
     ):
         self.moved = jnp.asarray(moved, bool)
-        self.index = jnp.argsort(~self.moved, stable=True)[:candidates]
+        order = jnp.argsort(~self.moved, stable=True)
+        self.index = order[:candidates].astype(jnp.int32)
         rank, hidden = self.moved.shape[0], config.hidden
         self.shape = (rank,)
         self.cond_shape = None

@@ -10,6 +10,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from msign.inference import Posterior
+from msign.report.figures import save_figure
 
 
 def write_figures(posterior: Posterior, folder: str | os.PathLike[str]) -> list[pathlib.Path]:
@@ -25,7 +26,7 @@ def write_figures(posterior: Posterior, folder: str | os.PathLike[str]) -> list[
     for name, figure in figures.items():
         FigureCanvasAgg(figure)
         paths.append(target / f"{name}.png")
-        figure.savefig(paths[-1], dpi=120)
+        save_figure(figure, paths[-1])
     return paths
 
 
