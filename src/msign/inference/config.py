@@ -41,8 +41,8 @@ class FitConfig:
         subspace_samples: Fields whose gradients find the informed subspace at each scale.
         subspace_tolerance: Nats that may be lost by leaving directions out.
         rounds: Most rounds of a stage (a round: draw, simulate, update).
-        round_size: Fields drawn per round; None: an eighth of the stage's share of the budget,
-            between 200 and 4000.
+        round_size: Fields drawn per round; None: an eighth of an equal share of the budget, between
+            200 and 4000; at the finest scale, where there is budget, as many as the certificate.
         steps: Gradient steps per round.
         batch_size: Fields per gradient step. None: fresh draws 100; minibatches of the pool 2048
             for up to 4 trained variables, else 512, but at most a quarter of the pool's capacity.

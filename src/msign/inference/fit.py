@@ -10,10 +10,11 @@ import numpy as np
 
 from msign import checks
 from msign.inference.config import FitConfig
-from msign.inference.models import StageModel, draw
+from msign.inference.models import StageModel
 from msign.inference.posterior import Posterior
 from msign.inference.progress import Progress
 from msign.inference.rundir import RunDirectory
+from msign.inference.simulate import simulate
 from msign.inference.stage import choose_objective, initial_state, run_stage
 from msign.inference.start import start_model
 from msign.inference.state import Plan, StageState
@@ -177,10 +178,14 @@ class _Run:
         left = self.budget - self.certificate - problem.nfs
         begin, share = problem.nfs, left * weights[0] // sum(weights)
         allowance = min(share // 3, share - self.round_size)
+        size = self.round_size
+        if scale == problem.scales and self.config.round_size is None:
+            # What is judged by its tails is judged on as many fields as the certificate.
+            size = int(np.clip(share // 8, size, max(size, self.certificate)))
         model = start_model(
             problem, scale, before, self.config, jr.fold_in(key, 10**6), max(0, allowance)
         )
-        return Plan(model, scale, begin, begin + share, self.round_size, key)
+        return Plan(model, scale, begin, begin + share, size, key)
 
     def _after_round(
         self, plan: Plan, show: Callable[[dict[str, Any]], None]
@@ -215,20 +220,14 @@ class _Run:
     def finish(self, models: dict[int, StageModel]) -> Posterior:
         """Simulate fresh fields of the finished model: its certificate."""
         problem, scale = self.problem, self.problem.scales
-        eta = jr.normal(jr.fold_in(self.key, 0), (self.certificate, problem.dim))
-        log_weights, coordinates = [], []
-        for start in range(0, len(eta), chunk_size(problem.dim)):
-            u, s, excess = draw(models[scale], eta[start : start + chunk_size(problem.dim)])
-            coordinates.append(np.asarray(s)[:, :32])
-            values = problem.evaluate(u, scale).log_likelihood
-            log_weights.append(values - np.asarray(excess, np.float64))
+        drawn = simulate(problem, models[scale], scale, jr.fold_in(self.key, 0), self.certificate)
         posterior = Posterior(
             problem,
             models,
             self.config,
             seed=self.seed,
-            log_weights=np.concatenate(log_weights),
-            coordinates=np.concatenate(coordinates),
+            log_weights=drawn.log_weights,
+            coordinates=drawn.s[:, :32],
             records=self.records,
             stages=self.stages,
             nfs=problem.nfs,
@@ -239,8 +238,3 @@ class _Run:
             posterior.save(self.directory.path)
             self.directory.write_log(self.records)
         return posterior
-
-
-def chunk_size(dim: int) -> int:
-    """Fields of so many values to hold at once: about 100 MB."""
-    return max(1, 2**25 // dim)

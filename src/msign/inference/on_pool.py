@@ -13,6 +13,7 @@ from msign.inference.config import FitConfig
 from msign.inference.models import Core, combine, split_trainable
 from msign.inference.objectives import pool_jeffreys
 from msign.inference.optimise import optimiser, running_average
+from msign.inference.simulate import Simulated
 from msign.inference.state import Plan, StageState
 
 SETTLING = 0.8  # factor on the step size for each round on the pool after the bridge's end
@@ -20,16 +21,16 @@ SETTLING = 0.8  # factor on the step size for each round on the pool after the b
 
 def learn_from_pool(
     state: StageState,
-    s: Array,
-    values: np.ndarray,
+    drawn: Simulated,
     config: FitConfig,
     plan: Plan,
     key: PRNGKeyArray,
 ) -> tuple[StageState, float]:
     """The state with fields just simulated added to its pool and learned from, and the loss."""
     proposals = state.proposals if state.round == 0 else [*state.proposals, state.core]
+    values = drawn.log_likelihood
     floor = values[np.isfinite(values)].max(initial=0.0) - 1e4
-    pool = state.pool.add(s, np.maximum(values, floor), proposals)
+    pool = state.pool.add(drawn.s, np.maximum(values, floor), proposals)
     temperature = pool.highest_temperature(config.bridge_ess * plan.round_size, state.temperature)
     core, loss = fit_pool(
         state.core,

@@ -8,7 +8,6 @@ is kept up to date as proposals are added.
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 
 from msign.inference.models import Core, excess_all
 
@@ -41,13 +40,13 @@ class Pool(eqx.Module):
             0,
         )
 
-    def add(self, s: Array, log_likelihood: np.ndarray, proposals: list[Core]) -> "Pool":
+    def add(self, s: np.ndarray, log_likelihood: np.ndarray, proposals: list[Core]) -> "Pool":
         """The pool with fields drawn from the last of `proposals` added, always as many."""
         n, start = len(s), self.size
         stop = start + n
         new_s, values = self.s.copy(), self.log_likelihood.copy()
         excess, counts = self.excess.copy(), self.counts.copy()
-        new_s[start:stop] = np.asarray(s)
+        new_s[start:stop] = s
         values[start:stop] = log_likelihood
         for i, proposal in enumerate(proposals[:-1]):
             excess[i, start:stop] = np.asarray(excess_all(proposal, jnp.asarray(s)))

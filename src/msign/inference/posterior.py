@@ -16,6 +16,7 @@ from msign.diagnostics.weights import WeightReport, normalised, weight_report
 from msign.inference.config import FitConfig
 from msign.inference.models import StageModel, draw, excess_all
 from msign.inference.rundir import RunDirectory
+from msign.inference.simulate import part_size
 from msign.network import MsIGN
 from msign.problems.inverse import InverseProblem
 
@@ -119,7 +120,7 @@ class Posterior:
         """N independent fields in whitened coordinates, and log p - log prior of each."""
         checks.integer("n", n, 1)
         key = jr.fold_in(jr.key(checks.integer("seed", seed, 0)), 7)
-        parts, size = [], max(1, 2**25 // self.model.dim)
+        parts, size = [], part_size(self.model.dim)
         for i, start in enumerate(range(0, n, size)):
             eta = jr.normal(jr.fold_in(key, i), (min(size, n - start), self.model.dim))
             u, _, excess = draw(self.model, eta)
@@ -307,6 +308,6 @@ def _log_prior(prior: Any, u: np.ndarray) -> np.ndarray:
 def _chunked(f: Any, u: ArrayLike) -> np.ndarray:
     """`f` of batches `(n, d)`, some at a time."""
     u = np.asarray(u)
-    size = max(1, 2**25 // max(u.shape[-1], 1))
+    size = part_size(max(u.shape[-1], 1))
     parts: list[Array] = [f(jnp.asarray(u[i : i + size])) for i in range(0, len(u), size)]
     return np.concatenate([np.asarray(jax.device_get(p)) for p in parts])

@@ -15,7 +15,7 @@ import numpy as np
 
 from msign.diagnostics.weights import WeightReport, weight_report
 from msign.inference.config import FitConfig
-from msign.inference.models import draw, split_trainable
+from msign.inference.models import split_trainable
 from msign.inference.objectives import (
     CentredJeffreys,
     Objective,
@@ -29,6 +29,7 @@ from msign.inference.on_fresh import learn_from_fresh
 from msign.inference.on_pool import learn_from_pool
 from msign.inference.optimise import optimiser
 from msign.inference.pool import Pool
+from msign.inference.simulate import simulate
 from msign.inference.state import Plan, StageState
 from msign.problems.inverse import InverseProblem
 
@@ -104,11 +105,10 @@ def _round(
     objective: Objective | None,
 ) -> tuple[StageState, dict[str, Any]]:
     key = jr.fold_in(plan.key, state.round)
-    eta = jr.normal(jr.fold_in(key, 0), (plan.round_size, plan.model.dim))
-    u, s, excess = draw(plan.model.with_core(state.core), eta)
-    values = problem.evaluate(u, plan.scale).log_likelihood
-    report = weight_report(values - np.asarray(excess, np.float64))
-    state = _remember_best(state, report)
+    model = plan.model.with_core(state.core)
+    drawn = simulate(problem, model, plan.scale, jr.fold_in(key, 0), plan.round_size)
+    report = weight_report(drawn.log_weights)
+    state = _remember_best(state, report, config.tolerance, plan.scale == problem.scales)
     last = (
         _good_enough(problem, state, config, plan)
         or state.round + 1 >= config.rounds
@@ -117,7 +117,7 @@ def _round(
     loss = np.nan
     if not last:
         if objective is None:
-            state, loss = learn_from_pool(state, s, values, config, plan, key)
+            state, loss = learn_from_pool(state, drawn, config, plan, key)
         else:
             state, loss = learn_from_fresh(problem, state, config, plan, objective, key)
     record = {
@@ -135,16 +135,22 @@ def _round(
     return eqx.tree_at(lambda t: t.round, state, state.round + 1), record
 
 
-def _remember_best(state: StageState, report: WeightReport) -> StageState:
-    better = report.jeffreys < state.best_jeffreys
+def _remember_best(
+    state: StageState, report: WeightReport, tolerance: float, finest: bool
+) -> StageState:
+    """The state with its best model brought up to date.
+
+    Lower divergence is better. At the finest scale, among divergences below the tolerance, lighter
+    tails of the weights are.
+    """
+    floor = tolerance if finest else -np.inf
+    old, new = (max(j, floor) for j in (state.best_jeffreys, report.jeffreys))
+    lighter = new == old and report.khat < state.khat
+    better = new < old or lighter
+    much = not np.isfinite(old) or old - new > 0.1 * old or (lighter and report.khat < MAX_KHAT)
+    progress = (better and much) or state.temperature < 1
+    best = (state.core, report.jeffreys, report.khat)
+    if not better:
+        best = (state.best, state.best_jeffreys, state.khat)
     where = lambda t: (t.best, t.best_jeffreys, t.khat, t.stale)  # noqa: E731
-    gain = state.best_jeffreys - report.jeffreys
-    progress = better and gain > 0.1 * state.best_jeffreys if np.isfinite(gain) else better
-    progress = progress or state.temperature < 1
-    new, old = (
-        (state.core, report.jeffreys, report.khat),
-        (state.best, state.best_jeffreys, state.khat),
-    )
-    return eqx.tree_at(
-        where, state, (*(new if better else old), 0 if progress else state.stale + 1)
-    )
+    return eqx.tree_at(where, state, (*best, 0 if progress else state.stale + 1))

@@ -1,0 +1,49 @@
+"""Fresh fields of a model, simulated a part at a time so that memory does not grow with them."""
+
+from typing import NamedTuple
+
+import jax.random as jr
+import numpy as np
+from jaxtyping import PRNGKeyArray
+
+from msign.inference.models import StageModel, draw
+from msign.problems.inverse import InverseProblem
+
+VALUES_AT_ONCE = 2**24  # of fields drawn at a time
+
+
+class Simulated(NamedTuple):
+    """N fields of a model, simulated.
+
+    Attributes:
+        s: Their trained variables `(n, m)`.
+        excess: The model's log-density minus log prior `(n,)`.
+        log_likelihood: `(n,)`.
+    """
+
+    s: np.ndarray
+    excess: np.ndarray
+    log_likelihood: np.ndarray
+
+    @property
+    def log_weights(self) -> np.ndarray:
+        """Log q - log p, up to the evidence."""
+        return self.log_likelihood - self.excess
+
+
+def simulate(
+    problem: InverseProblem, model: StageModel, scale: int, key: PRNGKeyArray, n: int
+) -> Simulated:
+    """Draw n fields and evaluate the forward map on each."""
+    parts, size = [], part_size(model.dim)
+    for i, start in enumerate(range(0, n, size)):
+        eta = jr.normal(jr.fold_in(key, i), (min(size, n - start), model.dim))
+        u, s, excess = draw(model, eta)
+        values = problem.evaluate(u, scale).log_likelihood
+        parts.append((np.asarray(s), np.asarray(excess, np.float64), values))
+    return Simulated(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+
+def part_size(dim: int) -> int:
+    """How many fields of so many values are held at once."""
+    return max(1, VALUES_AT_ONCE // dim)
