@@ -47,7 +47,7 @@ class InformedConfig:
     coupling_rank: int = 24
     blocks: int = 6
     hidden: int = 48
-    knots: int = 12
+    knots: int = 16
     interval: float = 6.0
 
     def __post_init__(self) -> None:

@@ -43,7 +43,8 @@ class FitConfig:
         rounds: Most rounds of a stage (a round: draw, simulate, update).
         round_size: Fields drawn per round; None: an eighth of an equal share of the budget, between
             200 and 4000; at the finest scale, where there is budget, as many as the certificate.
-        steps: Gradient steps per round.
+        steps: Gradient steps per round; None: on a pool 1200 for up to 4 trained variables, else
+            400.
         batch_size: Fields per gradient step. None: fresh draws 100; minibatches of the pool 2048
             for up to 4 trained variables, else 512, but at most a quarter of the pool's capacity.
         learning_rate: Of Adam; None: 5e-3 for up to 4 trained variables, else 2e-3.
@@ -69,7 +70,7 @@ class FitConfig:
     subspace_tolerance: float = 0.01
     rounds: int = 16
     round_size: int | None = None
-    steps: int = 400
+    steps: int | None = None
     batch_size: int | None = None
     learning_rate: float | None = None
     clip_norm: float = 1.0
@@ -87,8 +88,10 @@ class FitConfig:
         checks.one_of("conditioning", self.conditioning, ("exact", "nearest"))
         if self.conditioning == "nearest" and self.flow != "glow":
             raise ValueError(f"flow must be 'glow' with conditioning='nearest', got {self.flow!r}")
-        for name in ("subspace_samples", "rounds", "steps", "patience", "checkpoint_rounds"):
+        for name in ("subspace_samples", "rounds", "patience", "checkpoint_rounds"):
             checks.integer(name, getattr(self, name), 1)
+        if self.steps is not None:
+            checks.integer("steps", self.steps, 1)
         if self.batch_size is not None:
             checks.integer("batch_size", self.batch_size, 2)
         for name in ("round_size", "certificate"):
@@ -106,6 +109,15 @@ class FitConfig:
     def pool_batch(self, size: int, capacity: int) -> int:
         """Fields per gradient step on a pool, for so many trained variables."""
         return self.batch_size or min(2048 if size <= 4 else 512, max(64, capacity // 4))
+
+    def pool_steps(self, size: int) -> int:
+        """Gradient steps per round on a pool, for so many trained variables."""
+        return self.steps or (1200 if size <= 4 else 400)
+
+    @property
+    def fresh_steps(self) -> int:
+        """Gradient steps per round on fresh draws."""
+        return self.steps or 400
 
     @property
     def fresh_batch(self) -> int:

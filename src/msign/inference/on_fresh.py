@@ -25,14 +25,14 @@ def learn_from_fresh(
     objective: Objective,
     key: PRNGKeyArray,
 ) -> tuple[StageState, float]:
-    """The state after `config.steps` gradient steps, and their mean loss."""
+    """The state after `config.fresh_steps` gradient steps, and their mean loss."""
     core, adam_state, temperature = state.core, state.optimiser, state.temperature
     adam = optimiser(config, core.size)
     n = config.fresh_batch
     cost = n * (2 if objective.uses_gradient else 1) + (n if objective.uses_proposal else 0)
     decay = jnp.asarray(_decay(problem.nfs, plan))
     average, losses = core, []
-    for i in range(config.steps):
+    for i in range(config.fresh_steps):
         if problem.nfs + cost + plan.round_size > plan.limit:
             break
         step_key = jr.fold_in(key, 2 + i)
