@@ -32,10 +32,13 @@ def _setup() -> None:
 
 @app.command()
 def run(
-    problem: Annotated[str, typer.Argument(help="`synthetic`, or path/to/file.py:name.")],
+    problem: Annotated[
+        str, typer.Argument(help="`synthetic`, `elliptic`, or path/to/file.py:name.")
+    ],
     size: Annotated[int | None, typer.Option(help="Cells per side (built-in problems).")] = None,
     gamma: Annotated[float | None, typer.Option(help="Noise (built-in problems).")] = None,
     tilt: Annotated[float | None, typer.Option(help="F = t^2 + tilt t (synthetic).")] = None,
+    hard: Annotated[bool | None, typer.Option(help="The hard variant (elliptic).")] = None,
     black_box: Annotated[
         bool | None, typer.Option(help="Hide the derivative (synthetic).", show_default=False)
     ] = None,
@@ -52,7 +55,8 @@ def run(
     from msign.inference import FitConfig
 
     with _one_line_errors():
-        made = load_problem(problem, size=size, gamma=gamma, tilt=tilt, black_box=black_box)
+        chosen = {"gamma": gamma, "tilt": tilt, "black_box": black_box, "hard": hard}
+        made = load_problem(problem, size=size, **chosen)
         config = FitConfig(flow=flow, objective=objective)
         if overwrite and (out / "config.json").exists():
             shutil.rmtree(out)
@@ -87,6 +91,30 @@ def show(
 
     with _one_line_errors():
         typer.echo("\n".join(summary_lines(read_summary(run))))
+
+
+@app.command()
+def modes(
+    problem: Annotated[str, typer.Argument(help="`elliptic`, or path/to/file.py:name.")],
+    size: Annotated[int | None, typer.Option(help="Cells per side (built-in problems).")] = None,
+    hard: Annotated[bool | None, typer.Option(help="The hard variant (elliptic).")] = None,
+    starts: Annotated[int, typer.Option(help="Searches per scale.")] = 12,
+    seed: Seed = 0,
+    out: Annotated[pathlib.Path, typer.Option(help="Folder of the picture.")] = pathlib.Path(
+        "modes"
+    ),
+) -> None:
+    """Search for the maxima of a posterior at every scale, and for what lies between them."""
+    from msign.experiments.modes import run_modes
+    from msign.experiments.run import load_problem
+
+    with _one_line_errors():
+        options = {"inflate": 0} if problem == "elliptic" else {}
+        made = load_problem(problem, size=size, hard=hard, **options)
+        lines, picture = run_modes(made, out, starts, seed)
+    typer.echo("\n".join(lines))
+    if picture is not None:
+        typer.echo(f"\nwritten to {picture}")
 
 
 @app.command()

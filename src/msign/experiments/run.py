@@ -1,18 +1,20 @@
 """`msign run`, `msign sample` and `msign show`: from a problem's name to files on disk."""
 
 import importlib.util
+import inspect
 import os
 import pathlib
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from msign.diagnostics import evaluate_against_reference
 from msign.inference import FitConfig, Posterior, fit
 from msign.inference.rundir import RunDirectory
-from msign.problems import InverseProblem, synthetic
+from msign.problems import InverseProblem, elliptic, synthetic
 from msign.report.posterior import write_figures
 
-BUILT_IN = {"synthetic": synthetic}
+BUILT_IN: dict[str, Callable[..., InverseProblem]] = {"synthetic": synthetic, "elliptic": elliptic}
 
 
 def load_problem(name: str, **options: Any) -> InverseProblem:
@@ -20,8 +22,17 @@ def load_problem(name: str, **options: Any) -> InverseProblem:
 
     In a file, `name` is an `InverseProblem` or a function that returns one.
     """
+    given = {k: v for k, v in options.items() if v is not None}
     if name in BUILT_IN:
-        return BUILT_IN[name](**{k: v for k, v in options.items() if v is not None})
+        takes = inspect.signature(BUILT_IN[name]).parameters
+        for option in given:
+            if option not in takes:
+                raise ValueError(f"{option} is not an option of the problem {name}")
+        return BUILT_IN[name](**given)
+    if given:
+        raise ValueError(
+            f"{next(iter(given))} is an option of built-in problems only, got {name!r}"
+        )
     path, _, attribute = name.rpartition(":")
     if not path.endswith(".py"):
         known = ", ".join(BUILT_IN)

@@ -21,6 +21,8 @@ from msign.priors import Prior
 
 Forward = Callable[[ArrayLike], ArrayLike]
 Vjp = Callable[[ArrayLike, ArrayLike], ArrayLike]
+Cotangents = Callable[[np.ndarray, slice], np.ndarray]
+ForwardAndVjp = Callable[[np.ndarray, Cotangents], tuple[np.ndarray, np.ndarray]]
 
 
 class SimulationError(RuntimeError):
@@ -70,6 +72,9 @@ class InverseProblem:
         noise_cov: Covariance of the noise `(m, m)`, instead of `noise_std`.
         vjp: For a NumPy forward map: `(fields, cotangents (n, m)) -> (n, *field_shape)`, the
             transposed derivative applied to the cotangents.
+        forward_and_vjp: Both at once, for simulators where the derivative re-uses work of the
+            forward solve: `(fields, cotangents) -> (observations, gradients)`, cotangents being a
+            function `(observations (k, m), rows) -> (k, m)` of any consecutive rows of the batch.
         scales: Number of scales L; by default as many as leave at least two cells per side.
         forward_at: Own, cheaper models of coarse scales: `forward_at(l)` gives None (use
             upsampling), a forward map for fields of scale l, or a pair of it and its vjp.
@@ -85,6 +90,8 @@ class InverseProblem:
             differentiated.
         failures: Simulations rejected so far.
         reference: An exact posterior to compare with, where one is known (see `synthetic`).
+        symmetry: A map of fields under which the posterior does not change, where one is known.
+        truth: The field behind the data, where it is known.
     """
 
     def __init__(
@@ -96,6 +103,7 @@ class InverseProblem:
         noise_cov: ArrayLike | None = None,
         *,
         vjp: Vjp | None = None,
+        forward_and_vjp: ForwardAndVjp | None = None,
         scales: int | None = None,
         forward_at: Callable[[int], Forward | tuple[Forward, Vjp] | None] | None = None,
         inflate: int = 0,
@@ -113,7 +121,10 @@ class InverseProblem:
         if self.data.ndim != 1:
             raise ValueError(f"data must have shape (m,), got {self.data.shape}")
         self.noise_cov = _noise_covariance(noise_std, noise_cov, len(self.data))
+        if forward_and_vjp is not None and vjp is None:
+            raise ValueError("vjp must be given beside forward_and_vjp, got None")
         self.vjp = vjp
+        self.forward_and_vjp = forward_and_vjp
         self.forward_at = forward_at
         self.inflate = checks.integer("inflate", inflate, 0)
         self.on_failure = checks.one_of("on_failure", on_failure, ("raise", "reject"))
@@ -126,6 +137,8 @@ class InverseProblem:
         self.nfs = 0
         self.failures = 0
         self.reference: Any = None
+        self.symmetry: Callable[[ArrayLike], np.ndarray] | None = None
+        self.truth: np.ndarray | None = None
         self.traceable = vjp is None and self._traceable(forward, prior.lattice.field_shape)
         self._models: dict[int, _Model] = {}
         self._inflation: dict[int, Inflation] = {}
@@ -239,6 +252,8 @@ class InverseProblem:
     ) -> tuple[np.ndarray, np.ndarray | None]:
         """Whitened residuals, and gradients of the log-likelihood if asked for."""
         x = np.asarray(model.fields(jnp.asarray(u)), np.float64)
+        if gradient and model.both is not None and self.on_failure == "raise":
+            return self._evaluate_both(model, x, u, start)
         try:
             observed = self._observe(model, x)
         except Exception as error:
@@ -252,6 +267,22 @@ class InverseProblem:
         assert model.vjp is not None
         pulled = np.asarray(model.vjp(x, np.nan_to_num(cotangents)))
         return residual, np.asarray(model.pull(jnp.asarray(pulled, u.dtype)))
+
+    def _evaluate_both(
+        self, model: "_Model", x: np.ndarray, u: np.ndarray, start: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The same from one call for observations and derivative."""
+
+        def residual_of(observed: np.ndarray) -> np.ndarray:
+            return (self.data - model.shift - observed) @ model.whiten_noise.T
+
+        assert model.both is not None
+        try:
+            observed, pulled = model.both(x, lambda o, rows: residual_of(o) @ model.whiten_noise)
+        except Exception as error:
+            self._fail(model, u, 0, start, f"raised {type(error).__name__}: {error}", len(u))
+            raise
+        return residual_of(observed), np.asarray(model.pull(jnp.asarray(pulled, u.dtype)))
 
     def _observe(self, model: "_Model", x: np.ndarray) -> np.ndarray:
         observed = np.asarray(model.forward(x), np.float64)
@@ -345,6 +376,7 @@ class _Model:
         finer = [] if forward is not None else [p.lattice for p in problem.priors[scale:]]
         self.forward = problem.forward if forward is None else forward
         self.vjp = problem.vjp if forward is None else vjp
+        self.both = problem.forward_and_vjp if forward is None else None
 
         def lift(x: jax.Array) -> jax.Array:
             for lattice in finer:
