@@ -54,7 +54,7 @@ def test_gradient_from_one_factorisation_is_that_of_the_vjp(problem):
 
 
 def test_two_mirrored_maxima_at_every_scale(problem):
-    found = certify_modes(problem, starts=6)
+    found = certify_modes(problem, starts=12)
     assert [s.scale for s in found] == [1, 2, 3, 4]
     for s in found:
         assert len(s.maxima) == 2 and s.mirrored
