@@ -14,10 +14,15 @@ from msign.bijections import (
     ChannelMix,
     GlowBlock,
     GlowConfig,
+    InformedConfig,
+    SplineCoupling,
     Squeezed,
+    SubspaceFlow,
+    TriangularMap,
     Whitened,
     glow_flow,
     glow_stack,
+    informed_stack,
     squeeze_window,
     squeezed_shape,
 )
@@ -80,6 +85,7 @@ class Case(NamedTuple):
     make: Callable[[], AbstractBijection]
     identity: bool = True  # at the start
     trainable: bool = True
+    masked: bool = False  # some entries of its weights are masked and have no gradient
 
 
 def fixed(make: Callable[[], AbstractBijection]) -> Case:
@@ -118,6 +124,17 @@ BANDS = {
 }
 RAW = {n: BANDS[n] for n in ("1-D odd", "2-D channels", "3-D")}
 
+INFORMED = InformedConfig(blocks=4, hidden=5, knots=4)
+
+
+def spline_coupling(moved: list[bool], candidates: int) -> SplineCoupling:
+    return SplineCoupling(KEY, moved, INFORMED, candidates)
+
+
+def subspace_flow() -> SubspaceFlow:
+    return SubspaceFlow(ORTHOGONAL[:, :3], informed_stack(KEY, 3, INFORMED))
+
+
 BIJECTIONS: dict[str, Case] = {}
 for n, cells in CELLS.items():
     BIJECTIONS |= {
@@ -141,6 +158,17 @@ BIJECTIONS |= {
     **{f"glow_flow bands {n}": Case(lambda p=p: flow(p(), "bands")) for n, p in BANDS.items()},
     **{f"glow_flow raw {n}": Case(lambda p=p: flow(p(), "raw")) for n, p in RAW.items()},
     **{f"PriorConditioning {n}": fixed(lambda p=p: p().conditioning()) for n, p in PRIORS.items()},
+    "TriangularMap": Case(lambda: TriangularMap(4)),
+    "SplineCoupling": Case(lambda: spline_coupling([True, False, False], 1), masked=True),
+    "SplineCoupling room": Case(lambda: spline_coupling([True, False, False], 2), masked=True),
+    "SplineCoupling single": Case(lambda: spline_coupling([True], 1), masked=True),
+    "informed_stack 1": Case(lambda: informed_stack(KEY, 1, INFORMED), masked=True),
+    "informed_stack 5": Case(lambda: informed_stack(KEY, 5, INFORMED), masked=True),
+    "informed_stack partly linear": Case(
+        lambda: informed_stack(KEY, 5, InformedConfig(coupling_rank=3, hidden=5, knots=4)),
+        masked=True,
+    ),
+    "SubspaceFlow": Case(subspace_flow, masked=True),
     "BlockReflection": fixed(lambda: BlockReflection(positive(4, 3), 2)),
     "Rotation": fixed(lambda: Rotation(ORTHOGONAL)),
     "Sigmoid": fixed(lambda: Sigmoid((4, 3))),

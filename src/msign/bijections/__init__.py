@@ -4,7 +4,13 @@ from msign.bijections.channels import ActNorm, ChannelMix
 from msign.bijections.coupling import AffineCoupling
 from msign.bijections.glow import GlowBlock, GlowConfig, glow_flow, glow_stack, start_from_data
 from msign.bijections.squeeze import Squeezed, squeeze_window, squeezed_shape
-from msign.bijections.subspace import InformedConfig, SubspaceFlow, TriangularMap, informed_stack
+from msign.bijections.subspace import (
+    InformedConfig,
+    SplineCoupling,
+    SubspaceFlow,
+    TriangularMap,
+    informed_stack,
+)
 from msign.bijections.whitened import Whitened
 
 __all__ = [
@@ -14,6 +20,7 @@ __all__ = [
     "GlowBlock",
     "GlowConfig",
     "InformedConfig",
+    "SplineCoupling",
     "Squeezed",
     "SubspaceFlow",
     "TriangularMap",

@@ -162,7 +162,7 @@ class SplineCoupling(AbstractBijection):
     cond_shape: None
     moved: Array
     index: Array
-    first: Array
+    first: Array | None
     first_bias: Array
     middle: Array
     middle_bias: Array
@@ -182,7 +182,9 @@ class SplineCoupling(AbstractBijection):
         self.interval = config.interval
         numbers = spline_numbers(config.knots)
         keys = jr.split(key, 2)
-        self.first = jr.normal(keys[0], (rank, hidden)) / np.sqrt(rank)
+        # Where every variable moves (there is but one) the spline depends on nothing.
+        given = candidates < rank
+        self.first = jr.normal(keys[0], (rank, hidden)) / np.sqrt(rank) if given else None
         self.first_bias = jnp.zeros(hidden)
         self.middle = jr.normal(keys[1], (hidden, hidden)) / np.sqrt(hidden)
         self.middle_bias = jnp.zeros(hidden)
@@ -200,9 +202,10 @@ class SplineCoupling(AbstractBijection):
     def _move(
         self, x: Array, spline: Callable[[Array, Array, float], tuple[Array, Array]]
     ) -> tuple[Array, Array]:
-        every = len(self.index) == len(x)  # a single variable: its spline depends on nothing
-        given = jnp.zeros_like(x) if every else jnp.where(self.moved, 0.0, x)
-        h = jnp.tanh(given @ self.first + self.first_bias)
+        h = self.first_bias
+        if self.first is not None:
+            h = jnp.where(self.moved, 0.0, x) @ self.first + h
+        h = jnp.tanh(h)
         h = jnp.tanh(h @ self.middle + self.middle_bias)
         numbers = (h @ self.last + self.last_bias).reshape(len(self.index), -1)
         moves = self.moved[self.index]

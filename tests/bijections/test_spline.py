@@ -1,0 +1,65 @@
+"""Rational quadratic splines: monotone, smooth at the knots, the identity outside."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from msign.bijections.spline import spline_forward, spline_inverse, spline_numbers
+
+INTERVAL = 3.0
+NUMBERS = jnp.asarray(np.random.default_rng(0).normal(size=spline_numbers(5)))
+GRID = jnp.linspace(-3.5, 3.5, 2001)
+
+
+def forward(x):
+    return spline_forward(x, jnp.broadcast_to(NUMBERS, (*x.shape, len(NUMBERS))), INTERVAL)
+
+
+def inverse(y):
+    return spline_inverse(y, jnp.broadcast_to(NUMBERS, (*y.shape, len(NUMBERS))), INTERVAL)
+
+
+def test_identity_for_zero_numbers_and_outside():
+    zero = jnp.zeros((len(GRID), len(NUMBERS)))
+    y, log_slope = spline_forward(GRID, zero, INTERVAL)
+    np.testing.assert_allclose(y, GRID, atol=1e-12)
+    np.testing.assert_allclose(log_slope, 0, atol=1e-12)
+    outside = jnp.abs(GRID) >= INTERVAL
+    y, log_slope = forward(GRID)
+    np.testing.assert_array_equal(y[outside], GRID[outside])
+    np.testing.assert_array_equal(log_slope[outside], 0)
+
+
+def test_monotone_continuous_and_round_trips():
+    y, log_slope = forward(GRID)
+    steps = np.diff(np.asarray(y))
+    assert np.all(steps > 0)
+    assert steps.max() < 2 * float(jnp.exp(log_slope).max()) * float(GRID[1] - GRID[0])
+    x, inverse_slope = inverse(y)
+    np.testing.assert_allclose(x, GRID, atol=1e-10)
+    np.testing.assert_allclose(inverse_slope, -log_slope, atol=1e-8)
+    assert float(jnp.abs(y - GRID).max()) > 0.1
+
+
+@pytest.mark.parametrize("function", [forward, inverse])
+def test_log_slope_is_that_of_the_function(function):
+    points = jnp.linspace(-2.9, 2.9, 301)
+    slopes = jax.vmap(jax.grad(lambda x: function(x[None])[0][0]))(points)
+    np.testing.assert_allclose(jnp.log(slopes), function(points)[1], atol=1e-9)
+
+
+def test_gradient_of_the_numbers_against_finite_differences():
+    points = jnp.linspace(-2.5, 2.5, 7)
+
+    def total(numbers):
+        many = jnp.broadcast_to(numbers, (len(points), len(numbers)))
+        x, log_slope = spline_inverse(points, many, INTERVAL)
+        return jnp.sum(jnp.sin(x) + log_slope)
+
+    gradient = jax.grad(total)(NUMBERS)
+    step = 1e-6
+    for i in range(len(NUMBERS)):
+        unit = jnp.zeros_like(NUMBERS).at[i].set(step)
+        slope = (total(NUMBERS + unit) - total(NUMBERS - unit)) / (2 * step)
+        assert float(gradient[i]) == pytest.approx(float(slope), rel=1e-4, abs=1e-7)

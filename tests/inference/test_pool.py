@@ -1,0 +1,66 @@
+"""The pool: mixture densities of its proposals, bridged targets, temperatures."""
+
+import jax.random as jr
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+from msign.bijections import InformedConfig
+from msign.bijections.subspace import TriangularMap
+from msign.inference.models import FlowCore, informed_flow
+from msign.inference.pool import Pool
+
+SMALL = InformedConfig(blocks=2, hidden=4, knots=4)
+
+
+def gaussian(mean: float, std: float) -> FlowCore:
+    """A core whose distribution is normal."""
+    flow = informed_flow(jr.key(0), (1,), SMALL)
+    affine = TriangularMap.from_matrix(np.array([[std]]), np.array([mean]))
+    last = flow.bijections[-1]
+    stack = type(last)([*last.bijections[:-1], affine])
+    return FlowCore(type(flow)([stack]), (1,))
+
+
+PROPOSALS = [gaussian(0.0, 1.0), gaussian(1.0, 0.5)]
+POINTS = np.linspace(-2, 3, 20)[:, None]
+OTHERS = np.linspace(-1, 2, 20)[:, None]
+
+
+def log_likelihood(s):
+    return -0.5 * ((s[:, 0] - 2) / 0.1) ** 2
+
+
+@pytest.fixture
+def pool():
+    first = Pool.empty(60, 1, 3).add(POINTS, log_likelihood(POINTS), PROPOSALS[:1])
+    return first.add(OTHERS, log_likelihood(OTHERS), PROPOSALS)
+
+
+def test_mixture_is_that_of_all_proposals_by_their_counts(pool):
+    s = np.concatenate([POINTS, OTHERS])[:, 0]
+    density = 0.5 * norm.pdf(s) + 0.5 * norm.pdf(s, 1.0, 0.5)
+    mixture = pool.mixture()
+    np.testing.assert_allclose(mixture[:40], np.log(density) - norm.logpdf(s), atol=1e-10)
+    assert np.all(mixture[40:] == np.inf)
+    assert pool.size == 40
+
+
+def test_bridge_runs_from_the_first_proposal_to_the_posterior(pool):
+    np.testing.assert_allclose(pool.bridged(0.0)[:40], pool.excess[0, :40])
+    np.testing.assert_allclose(pool.bridged(1.0)[:40], pool.log_likelihood[:40])
+    middle = 0.5 * (pool.bridged(0.0) + pool.bridged(1.0))
+    np.testing.assert_allclose(pool.bridged(0.5), middle)
+
+
+def test_highest_temperature_has_the_effective_size_asked_for(pool):
+    def effective(t):
+        a = pool.bridged(t)[:40] - pool.mixture()[:40]
+        w = np.exp(a - a.max())
+        return w.sum() ** 2 / (w**2).sum()
+
+    t = pool.highest_temperature(10.0, 0.0)
+    assert 0 < t < 1
+    assert effective(t) == pytest.approx(10.0, rel=1e-3)
+    assert pool.highest_temperature(1.0, 0.0) == 1.0
+    assert pool.highest_temperature(39.9, t) == t  # never falls
