@@ -31,6 +31,7 @@ bench: $(STAMP)
 	$(BIN)/python bench/prior.py
 	$(BIN)/python bench/glow.py
 	$(BIN)/python bench/fem.py
+	$(BIN)/python bench/inference.py
 
 clean:
 	rm -rf $(VENV) demo
