@@ -102,9 +102,7 @@ def line(name: str, s: dict, seconds: float, peak: float) -> str:
     extra = (
         ""
         if "mean_error" not in s
-        else (
-            f"  mean within {s['mean_error']:.3f} std, std within {100 * s['std_error']:.1f}%"
-        )
+        else (f"  mean within {s['mean_error']:.3f} std, std within {100 * s['std_error']:.1f}%")
     )
     return (
         f"{name:14s} {s['nfs']:7d} {s['seconds']:6.0f} {seconds:6.0f} {peak:5.1f} "

@@ -118,6 +118,26 @@ def modes(
 
 
 @app.command()
+def multiscale(
+    problem: Annotated[str, typer.Argument(help="A built-in problem, or path/to/file.py:name.")],
+    size: Annotated[int | None, typer.Option(help="Cells per side (built-in problems).")] = None,
+    n: Annotated[int, typer.Option("-n", help="Prior draws.")] = 100,
+    seed: Seed = 0,
+    out: Annotated[pathlib.Path, typer.Option(help="Folder of the pictures.")] = pathlib.Path(
+        "multiscale"
+    ),
+) -> None:
+    """Discretisation error of the forward map at every scale (figure 2 of the paper)."""
+    from msign.experiments.multiscale import run_multiscale
+    from msign.experiments.run import load_problem
+
+    with _one_line_errors():
+        lines, pictures = run_multiscale(load_problem(problem, size=size), out, n, seed)
+    typer.echo("\n".join(lines))
+    typer.echo("\n" + "\n".join(f"written to {path}" for path in pictures))
+
+
+@app.command()
 def prior(
     size: Annotated[int, typer.Option(help="Cells per side, even, at most 4096.")] = 64,
     seed: Seed = 0,

@@ -6,8 +6,10 @@ import pytest
 
 from helpers import refused
 from msign.experiments.modes import certify_modes, mode_lines
+from msign.experiments.multiscale import discretisation_errors, multiscale_figure
 from msign.problems import elliptic
 from msign.problems.elliptic import load, mirror, observation_patches, truth
+from msign.report.elliptic import elliptic_figure
 
 
 @pytest.fixture(scope="module")
@@ -70,3 +72,18 @@ def test_options():
     noisy = elliptic(16, noise_seed=1, inflate=0)
     assert 0.1 < np.std(noisy.data - elliptic(16, inflate=0).data) / 0.02 < 3
     assert elliptic(16, hard=True).data[0] == pytest.approx(4 * elliptic(16).data[0])
+
+
+def test_discretisation_error_falls_with_the_scale(problem):
+    errors = discretisation_errors(problem, 20)
+    assert [e.scale for e in errors] == [1, 2, 3, 4]
+    assert errors[-1].relative == 0
+    relative = [e.relative for e in errors]
+    assert relative == sorted(relative, reverse=True)
+    assert relative[0] > 3 * relative[2]
+
+
+def test_figures(problem):
+    assert len(elliptic_figure(problem).axes) >= 4
+    field = np.asarray(problem.prior.sample(jr.key(0), 1))[0]
+    assert len(multiscale_figure(problem, field).axes) == 4

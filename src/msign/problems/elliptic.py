@@ -81,13 +81,17 @@ def observation_patches(size: int) -> np.ndarray:
     """
     s = (np.arange(size) + 0.5) / size
     patches = []
-    for column in range(1, 6):
-        across = np.abs(s - column / 6) <= 1 / 16
-        for offset in (0, 1 / 6, 1 / 3):
-            along = (np.abs(s - 0.5 - offset) <= 1 / 16) | (np.abs(s - 0.5 + offset) <= 1 / 16)
-            patch = np.outer(across, along).astype(float)
-            patches.append(patch / np.sqrt(patch.sum() / size**2))
+    for column, offset in patch_centres():
+        across = np.abs(s - column) <= 1 / 16
+        along = (np.abs(s - 0.5 - offset) <= 1 / 16) | (np.abs(s - 0.5 + offset) <= 1 / 16)
+        patch = np.outer(across, along).astype(float)
+        patches.append(patch / np.sqrt(patch.sum() / size**2))
     return np.stack(patches)
+
+
+def patch_centres() -> list[tuple[float, float]]:
+    """Of each measurement function: s1 of its patches, and their distance from the axis."""
+    return [(column / 6, offset) for column in range(1, 6) for offset in (0, 1 / 6, 1 / 3)]
 
 
 def mirror(x: ArrayLike) -> np.ndarray:

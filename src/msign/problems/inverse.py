@@ -325,21 +325,24 @@ class InverseProblem:
 
     def _estimate_inflation(self) -> None:
         x = self.prior.sample(jr.key(20210), self.inflate)
-        fine = self._observe_fields(self.scales, x)
+        fine = self.observe(x, self.scales)
         for scale in range(self.scales - 1, 0, -1):
             x = self.priors[scale].lattice.pool(x)
-            error = fine - self._observe_fields(scale, x)
+            error = fine - self.observe(x, scale)
             covariance = np.cov(error.T).reshape(len(self.data), len(self.data))
             self._inflation[scale] = Inflation(error.mean(0), covariance)
-        self.nfs += self.inflate * self.scales
 
-    def _observe_fields(self, scale: int, x: jax.Array) -> np.ndarray:
+    def observe(self, x: ArrayLike, scale: int | None = None) -> np.ndarray:
+        """What the forward map gives for a batch of fields of a scale `(n, m)`, without noise."""
+        scale = self.scales if scale is None else checks.integer("scale", scale, 1, self.scales)
+        x = self.priors[scale - 1].lattice.check("x", x)
         model = _Model(self, scale, *self._own(scale), inflated=False)
         parts = []
         for start in range(0, len(x), self.chunk):
             lifted = model.lift(x[start : start + self.chunk])
             lifted = lifted if self.traceable else np.asarray(lifted, np.float64)
             parts.append(np.asarray(model.forward(lifted), np.float64))
+        self.nfs += len(x)
         return np.concatenate(parts)
 
     def _own(self, scale: int) -> tuple[Forward | None, Vjp | None]:
