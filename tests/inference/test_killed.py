@@ -18,9 +18,9 @@ from msign.problems import synthetic
 
 CONFIG = {
     "informed": {"blocks": 2, "hidden": 8, "knots": 4},
-    "steps": 40,
+    "steps": 20,
     "batch_size": 128,
-    "rounds": 8,
+    "rounds": 6,
     "tolerance": 1e-6,
     "patience": 8,
 }

@@ -43,8 +43,8 @@ class FitConfig:
         rounds: Most rounds of a stage (a round: draw, simulate, update).
         round_size: Fields drawn per round; None: an eighth of an equal share of the budget, between
             200 and 4000; at the finest scale, where there is budget, as many as the certificate.
-        steps: Gradient steps per round; None: on a pool 1200 for up to 4 trained variables, else
-            400.
+        steps: Gradient steps per round; None: 400, but 1200 for up to 4 trained variables on a pool
+            with room for 30,000 fields or more.
         batch_size: Fields per gradient step. None: fresh draws 100; minibatches of the pool 2048
             for up to 4 trained variables, else 512, but at most a quarter of the pool's capacity.
         learning_rate: Of Adam; None: 5e-3 for up to 4 trained variables, else 2e-3.
@@ -110,9 +110,9 @@ class FitConfig:
         """Fields per gradient step on a pool, for so many trained variables."""
         return self.batch_size or min(2048 if size <= 4 else 512, max(64, capacity // 4))
 
-    def pool_steps(self, size: int) -> int:
+    def pool_steps(self, size: int, capacity: int) -> int:
         """Gradient steps per round on a pool, for so many trained variables."""
-        return self.steps or (1200 if size <= 4 else 400)
+        return self.steps or (1200 if size <= 4 and capacity >= 30_000 else 400)
 
     @property
     def fresh_steps(self) -> int:

@@ -44,7 +44,7 @@ def fit(
     Example:
         >>> import msign
         >>> problem = msign.problems.synthetic(size=4)
-        >>> posterior = msign.fit(problem, budget=2000, progress=False)
+        >>> posterior = msign.fit(problem, budget=1000, config=msign.FitConfig(steps=50))
         >>> posterior.sample(10).shape
         (10, 4, 4)
     """

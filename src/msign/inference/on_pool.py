@@ -63,7 +63,11 @@ def fit_pool(
     """
     trainable, rest = split_trainable(core, config.train == "last")
     adam = optimiser(config, core.size)
-    how = (config.pool_steps(core.size), config.pool_batch(core.size, len(s)), config.averaging)
+    how = (
+        config.pool_steps(core.size, len(s)),
+        config.pool_batch(core.size, len(s)),
+        config.averaging,
+    )
     trained, loss = _pool_steps(
         trainable, rest, s, target, mixture, jnp.asarray(size), jnp.asarray(rate), key, adam, *how
     )

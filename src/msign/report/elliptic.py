@@ -38,5 +38,5 @@ def elliptic_figure(problem: InverseProblem) -> Figure:
     axes[2].set(title="measurement patches", xlabel="$s_1$", ylabel="$s_2$")
     std = np.sqrt(np.diag(problem.noise_cov))
     axes[3].errorbar(np.arange(1, len(problem.data) + 1), problem.data, 2 * std, fmt="k.")
-    axes[3].set(title="data (bars: two standard deviations)", xlabel="k", ylabel="$y_k$")
+    axes[3].set(title="data and noise (two std)", xlabel="k", ylabel="$y_k$")
     return figure
