@@ -105,7 +105,7 @@ def _compared(summary: dict[str, Any]) -> list[str]:
         f"  for comparison {summary['jeffreys_prior']:.3g} of the prior itself, "
         f"{summary['jeffreys_proposal']:.2g} of the exact q~_{len(summary['stages'])}; "
         f"{PAPER_JEFFREYS} in the paper",
-        "                 (after 800,000 simulations, in a normalisation it does not state)",
+        "                 (d = 4096, 800,000 simulations, in a normalisation it does not state)",
     ]
 
 
