@@ -7,6 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+VALUES_AT_ONCE = 2**26  # of fields compared at a time
+
 
 def moment_errors(
     u: Array, std: np.ndarray, exact_mean: np.ndarray, exact_std: np.ndarray
@@ -22,9 +24,10 @@ def moment_errors(
     Returns:
         `mean`, `std` and `correlation`.
     """
-    samples = np.asarray(u, np.float64)
-    mean, spread = samples.mean(0), samples.std(0, ddof=1)
-    correlation = _correlation_error(jnp.asarray((samples - mean) / spread, jnp.float32))
+    samples = np.asarray(u)
+    mean, spread = samples.mean(0, dtype=np.float64), samples.std(0, ddof=1, dtype=np.float64)
+    standardised = (samples - mean.astype(samples.dtype)) / spread.astype(samples.dtype)
+    correlation = _correlation_error(jnp.asarray(standardised))
     return {
         "mean": _rms((mean - exact_mean) * std),
         "std": _rms((spread - exact_std) * std),
@@ -56,13 +59,16 @@ def evaluate_against_reference(
     counts = problem.nfs, problem.failures
     key = jax.random.key(seed)
     scale = problem.scales
-    exact = reference.sample(jax.random.fold_in(key, 0), n)
-    own, own_excess = posterior.whitened_samples(n, seed)
     log_z = reference.log_evidence()
-    at_own = own_excess - (problem.evaluate(own, scale).log_likelihood - log_z)
-    at_exact = problem.evaluate(exact, scale).log_likelihood - log_z
-    at_exact = at_exact - posterior.excess(exact)
-    result: dict[str, Any] = jeffreys_against(at_own, at_exact)
+    at_own, at_exact = [], []
+    size = min(n, max(1, VALUES_AT_ONCE // problem.dim))
+    for part in range(0, n, size):
+        own, excess = posterior.whitened_samples(min(size, n - part), seed + 1000 * part)
+        at_own.append(excess - problem.evaluate(own, scale).log_likelihood + log_z)
+        exact = reference.sample(jax.random.fold_in(key, part), min(size, n - part))
+        there = problem.evaluate(exact, scale).log_likelihood - log_z
+        at_exact.append(there - posterior.excess(exact))
+    result: dict[str, Any] = jeffreys_against(np.concatenate(at_own), np.concatenate(at_exact))
     result["samples_each_way"] = n
     result["jeffreys_prior"] = reference.prior_jeffreys()
     result["jeffreys_proposal"] = reference.proposal_jeffreys()
@@ -72,7 +78,7 @@ def evaluate_against_reference(
     for l in posterior.scales:
         mean, spread = reference.moments(l)
         std = np.asarray(problem.priors[l - 1].std, np.float64).reshape(-1)
-        floor = reference.sample(jax.random.fold_in(key, 100 + l), moment_samples, l)
+        floor = reference.sample(jax.random.fold_in(key, 10**6 + l), moment_samples, l)
         trained = posterior.at_scale(l).whitened_samples(moment_samples, seed)[0]
         result["rmse"][str(l)] = {
             "msign": moment_errors(trained, std, mean, spread),
@@ -84,12 +90,15 @@ def evaluate_against_reference(
 
 @jax.jit
 def _correlation_error(standardised: Array) -> Array:
+    """Root mean square of the off-diagonal entries of C = Z^T Z / n, Z `(n, d)`.
+
+    The squared Frobenius norm of C is that of Z Z^T / n, the smaller matrix where d > n.
+    """
     n, d = standardised.shape
-    block = 1024
-    total = jnp.zeros(())
-    for start in range(0, d, block):
-        rows = standardised[:, start : start + block].T @ standardised / n
-        total += jnp.sum(rows**2) - jnp.sum(jnp.diagonal(rows, start) ** 2)
+    z = standardised if d <= n else standardised.T
+    product = z.T @ z / n
+    diagonal = jnp.mean(standardised**2, 0)
+    total = jnp.sum(product**2) - jnp.sum(diagonal**2)
     return jnp.sqrt(total / max(d * (d - 1), 1))
 
 
