@@ -34,7 +34,8 @@ class InformedConfig:
     """Hyper-parameters of the flow on the informed subspace.
 
     Attributes:
-        max_rank: Largest dimension of the subspace.
+        max_rank: Largest dimension of the subspace (where gradients say that the posterior is
+            Gaussian, as many as they can tell).
         coupling_rank: Couplings act on so many variables at most, the stiffest; an affine map acts
             on all of them.
         blocks: Spline couplings per stack (for a single variable half as many splines).

@@ -99,19 +99,18 @@ def _informed_start(
     subspace, u, gradients = _find_subspace(
         problem, scale, carried, max(1, rank_before), config, key, allowance
     )
-    basis = subspace.basis
-    if core is None:
-        ranks: tuple[int, ...] = (basis.shape[1],)
+    # Where gradients are linear the posterior is Gaussian and known exactly: directions are free.
+    most = min(len(u) // 3 - 1, prior.lattice.dim)
+    wide = subspace_from_gradients(gradients, max(1, most), LINEAR_TOLERANCE).basis
+    if _explained(u @ wide, gradients @ wide) > LINEAR:
+        basis, core, rank_before = wide, None, 0
     else:
-        basis = align(basis, lifted)
-        ranks = core.ranks if basis.shape[1] == rank_before else (*core.ranks, basis.shape[1])
+        basis = subspace.basis if core is None else align(subspace.basis, lifted)
     s, g = u @ basis, gradients @ basis
-    if _explained(s, g) > LINEAR:
-        # Directions cost nothing here: the exact Gaussian needs no training.
-        most = min(config.informed.max_rank, prior.lattice.dim)
-        basis = subspace_from_gradients(gradients, most, LINEAR_TOLERANCE).basis
-        s, g = u @ basis, gradients @ basis
-        core, rank_before, ranks = None, 0, (basis.shape[1],)
+    rank = basis.shape[1]
+    ranks: tuple[int, ...] = (rank,)
+    if core is not None:
+        ranks = core.ranks if rank == rank_before else (*core.ranks, rank)
     if core is None or ranks != core.ranks:
         flow = informed_flow(jr.fold_in(key, 1), ranks, config.informed)
         flow = flow if core is None else _carry(flow, core.flow)
@@ -142,7 +141,7 @@ def _find_subspace(
     """The informed subspace at a scale, with the fields `(n, d)` and gradients that it rests on."""
     d = problem.priors[scale - 1].lattice.dim
     key = jr.fold_in(key, 0)
-    max_rank = min(config.informed.max_rank, d)
+    max_rank = min(max(config.informed.max_rank, min_rank), d)
     if problem.differentiable:
         n = max(2, min(config.subspace_samples, allowance // 2))
         u = np.asarray(_fields(model, key, n, d))
