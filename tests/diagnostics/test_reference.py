@@ -30,3 +30,12 @@ def test_jeffreys_of_two_normals():
     found = jeffreys_against(log_ratio(p), -log_ratio(q))
     assert abs(found["jeffreys"] - m**2) < 4 * found["jeffreys_stderr"]
     assert found["reverse_kl"] == pytest.approx(m**2 / 2, abs=0.01)
+
+
+def test_correlation_error_of_a_million_pairs_and_more():
+    n, d = 4, 70_000  # d^2 does not fit into 32 bits
+    u = RNG.normal(size=(n, d)).astype(np.float32)
+    found = moment_errors(u, np.ones(d), np.zeros(d), np.ones(d))["correlation"]
+    z = (u - u.mean(0)) / u.std(0, ddof=1)
+    total = ((z @ z.T / n) ** 2).sum() - ((z**2).mean(0) ** 2).sum()
+    assert found == pytest.approx(np.sqrt(total / (d * (d - 1.0))), rel=1e-3)

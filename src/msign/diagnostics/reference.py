@@ -99,7 +99,7 @@ def _correlation_error(standardised: Array) -> Array:
     product = z.T @ z / n
     diagonal = jnp.mean(standardised**2, 0)
     total = jnp.sum(product**2) - jnp.sum(diagonal**2)
-    return jnp.sqrt(total / max(d * (d - 1), 1))
+    return jnp.sqrt(total / float(max(d * (d - 1), 1)))
 
 
 def _rms(a: np.ndarray) -> float:
