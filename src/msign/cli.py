@@ -109,8 +109,7 @@ def modes(
     from msign.experiments.run import load_problem
 
     with _one_line_errors():
-        options = {"inflate": 0} if problem == "elliptic" else {}
-        made = load_problem(problem, size=size, hard=hard, **options)
+        made = load_problem(problem, size=size, hard=hard)
         lines, picture = run_modes(made, out, starts, seed)
     typer.echo("\n".join(lines))
     if picture is not None:

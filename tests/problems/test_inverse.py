@@ -95,6 +95,11 @@ def test_own_coarse_model_and_inflated_noise():
     u = np.asarray(jr.normal(jr.key(2), (200, 4)))
     spread = inflated.evaluate(u, 1).log_likelihood.std()
     assert spread < problem().evaluate(u, 1).log_likelihood.std()
+    plain = inflated.without_inflation()
+    np.testing.assert_array_equal(
+        plain.evaluate(u, 1).log_likelihood, problem().evaluate(u, 1).log_likelihood
+    )
+    assert plain.nfs == 200 and inflated.nfs == 350
 
 
 def failing(x):

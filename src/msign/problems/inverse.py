@@ -6,6 +6,7 @@ Log-likelihoods leave out the noise's normalising constant, so that the evidence
 prior times exp(-|residual|^2 / 2).
 """
 
+import copy
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -314,6 +315,13 @@ class InverseProblem:
         if scale not in self._models:
             self._models[scale] = _Model(self, scale, *self._own(scale))
         return self._models[scale]
+
+    def without_inflation(self) -> "InverseProblem":
+        """The same problem with its own noise at every scale; it counts its own simulations."""
+        plain = copy.copy(self)
+        plain.inflate, plain.nfs, plain.failures = 0, 0, 0
+        plain._models, plain._inflation = {}, {}
+        return plain
 
     def inflation(self, scale: int) -> Inflation | None:
         """The estimated discretisation error of a coarse scale, if the problem asks for it."""
