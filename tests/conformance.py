@@ -12,6 +12,7 @@ from msign.bijections import (
     ActNorm,
     AffineCoupling,
     ChannelMix,
+    DenseCoupling,
     GlowBlock,
     GlowConfig,
     InformedConfig,
@@ -128,7 +129,7 @@ INFORMED = InformedConfig(blocks=4, hidden=5, knots=4)
 
 
 def spline_coupling(moved: list[bool], candidates: int) -> SplineCoupling:
-    return SplineCoupling(KEY, moved, INFORMED, candidates)
+    return SplineCoupling(KEY, moved, candidates, hidden=5, knots=4, interval=6.0)
 
 
 def subspace_flow() -> SubspaceFlow:
@@ -162,7 +163,9 @@ BIJECTIONS |= {
     "SplineCoupling": Case(lambda: spline_coupling([True, False, False], 1), masked=True),
     "SplineCoupling room": Case(lambda: spline_coupling([True, False, False], 2), masked=True),
     "SplineCoupling single": Case(lambda: spline_coupling([True], 1), masked=True),
+    "DenseCoupling": Case(lambda: DenseCoupling(KEY, [True, False, True], 5), masked=True),
     "informed_stack 1": Case(lambda: informed_stack(KEY, 1, INFORMED), masked=True),
+    "informed_stack 3": Case(lambda: informed_stack(KEY, 3, INFORMED), masked=True),
     "informed_stack 5": Case(lambda: informed_stack(KEY, 5, INFORMED), masked=True),
     "informed_stack partly linear": Case(
         lambda: informed_stack(KEY, 5, InformedConfig(coupling_rank=3, hidden=5, knots=4)),

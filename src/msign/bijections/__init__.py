@@ -2,11 +2,11 @@
 
 from msign.bijections.channels import ActNorm, ChannelMix
 from msign.bijections.coupling import AffineCoupling
+from msign.bijections.dense import DenseCoupling, SplineCoupling
 from msign.bijections.glow import GlowBlock, GlowConfig, glow_flow, glow_stack, start_from_data
 from msign.bijections.squeeze import Squeezed, squeeze_window, squeezed_shape
 from msign.bijections.subspace import (
     InformedConfig,
-    SplineCoupling,
     SubspaceFlow,
     TriangularMap,
     informed_stack,
@@ -17,6 +17,7 @@ __all__ = [
     "ActNorm",
     "AffineCoupling",
     "ChannelMix",
+    "DenseCoupling",
     "GlowBlock",
     "GlowConfig",
     "InformedConfig",

@@ -6,7 +6,6 @@ log-determinant, and a cost that does not grow with d.
 """
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -26,7 +25,7 @@ from jaxtyping import Array, ArrayLike, PRNGKeyArray
 
 from msign import checks
 from msign.bijections.channels import MAX_LOG_SCALE, bounded
-from msign.bijections.spline import spline_forward, spline_inverse, spline_numbers
+from msign.bijections.dense import DenseCoupling, SplineCoupling
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,14 +37,17 @@ class InformedConfig:
             Gaussian, as many as they can tell).
         coupling_rank: Couplings act on so many variables at most, the stiffest; an affine map acts
             on all of them.
-        blocks: Spline couplings per stack (for a single variable half as many splines).
+        spline_rank: Couplings of up to so many variables are splines, of more affine: these cost
+            a fraction, and bend densities well enough where each has many others to lean on.
+        blocks: Couplings per stack (for a single variable half as many splines).
         hidden: Width of the conditioners' two hidden layers.
         knots: Bins of a spline.
         interval: Splines act on [-interval, interval] and are the identity outside.
     """
 
     max_rank: int = 64
-    coupling_rank: int = 24
+    coupling_rank: int = 64
+    spline_rank: int = 4
     blocks: int = 6
     hidden: int = 48
     knots: int = 16
@@ -54,6 +56,7 @@ class InformedConfig:
     def __post_init__(self) -> None:
         checks.integer("max_rank", self.max_rank, 1)
         checks.integer("coupling_rank", self.coupling_rank, 1)
+        checks.integer("spline_rank", self.spline_rank, 0)
         checks.integer("blocks", self.blocks, 1)
         checks.integer("hidden", self.hidden, 1)
         checks.integer("knots", self.knots, 2)
@@ -146,78 +149,8 @@ class TriangularMap(AbstractBijection):
         return jnp.diag(jnp.exp(log_diagonal)).at[below].set(self.lower), log_diagonal
 
 
-class SplineCoupling(AbstractBijection):
-    """Rational quadratic splines of some variables given the others; the identity at the start.
-
-    `candidates` variables pass through splines and a mask says which of them move, so that
-    couplings that move different variables have the same structure and stack into one `Scan`.
-
-    Args:
-        key: Of the conditioner's initial weights.
-        moved: Which variables move, a boolean for each.
-        config: Width of the conditioner, knots and interval of the splines.
-        candidates: Room for so many moved variables, at least as many as `moved` has.
-    """
-
-    shape: tuple[int, ...]
-    cond_shape: None
-    moved: Array
-    index: Array
-    first: Array | None
-    first_bias: Array
-    middle: Array
-    middle_bias: Array
-    last: Array
-    last_bias: Array
-    interval: float = eqx.field(static=True)
-
-    def __init__(
-        self, key: PRNGKeyArray, moved: ArrayLike, config: InformedConfig, candidates: int
-    ):
-        self.moved = jnp.asarray(moved, bool)
-        order = jnp.argsort(~self.moved, stable=True)
-        self.index = order[:candidates].astype(jnp.int32)
-        rank, hidden = self.moved.shape[0], config.hidden
-        self.shape = (rank,)
-        self.cond_shape = None
-        self.interval = config.interval
-        numbers = spline_numbers(config.knots)
-        keys = jr.split(key, 2)
-        # Where every variable moves (there is but one) the spline depends on nothing.
-        given = candidates < rank
-        self.first = jr.normal(keys[0], (rank, hidden)) / np.sqrt(rank) if given else None
-        self.first_bias = jnp.zeros(hidden)
-        self.middle = jr.normal(keys[1], (hidden, hidden)) / np.sqrt(hidden)
-        self.middle_bias = jnp.zeros(hidden)
-        self.last = jnp.zeros((hidden, candidates * numbers))
-        self.last_bias = jnp.zeros(candidates * numbers)
-
-    def transform_and_log_det(
-        self, x: Array, condition: Array | None = None
-    ) -> tuple[Array, Array]:
-        return self._move(x, spline_forward)
-
-    def inverse_and_log_det(self, y: Array, condition: Array | None = None) -> tuple[Array, Array]:
-        return self._move(y, spline_inverse)
-
-    def _move(
-        self, x: Array, spline: Callable[[Array, Array, float], tuple[Array, Array]]
-    ) -> tuple[Array, Array]:
-        h = self.first_bias
-        if self.first is not None:
-            h = jnp.where(self.moved, 0.0, x) @ self.first + h
-        h = jnp.tanh(h)
-        h = jnp.tanh(h @ self.middle + self.middle_bias)
-        numbers = (h @ self.last + self.last_bias).reshape(len(self.index), -1)
-        moves = self.moved[self.index]
-        before = x[self.index]
-        after, log_det = spline(before, numbers, self.interval)
-        y = x.at[self.index].set(jnp.where(moves, after, before), unique_indices=True)
-        return y, jnp.sum(jnp.where(moves, log_det, 0.0))
-
-
 def informed_stack(key: PRNGKeyArray, rank: int, config: InformedConfig) -> Chain:
-    """Spline couplings and then an affine map on `rank` variables, the identity at the start.
+    """Couplings and then an affine map on `rank` variables, the identity at the start.
 
     Variables are expected in order of falling stiffness: the last couplings move the stiffest
     ones given all others.
@@ -226,8 +159,16 @@ def informed_stack(key: PRNGKeyArray, rank: int, config: InformedConfig) -> Chai
     blocks = config.blocks if coupled > 1 else (config.blocks + 1) // 2
     moved = np.stack([_moved(k, blocks, coupled) for k in range(blocks)])
     candidates = int(moved.sum(1).max())
-    make = eqx.filter_vmap(lambda key, moved: SplineCoupling(key, moved, config, candidates))
-    nonlinear: AbstractBijection = Scan(make(jr.split(key, blocks), jnp.asarray(moved)))
+
+    def coupling(key: PRNGKeyArray, moved: Array) -> AbstractBijection:
+        if coupled > max(1, config.spline_rank):
+            return DenseCoupling(key, moved, config.hidden)
+        return SplineCoupling(
+            key, moved, candidates, config.hidden, config.knots, config.interval
+        )
+
+    stacked = eqx.filter_vmap(coupling)(jr.split(key, blocks), jnp.asarray(moved))
+    nonlinear: AbstractBijection = Scan(stacked)
     if coupled < rank:
         nonlinear = Indexed(nonlinear, jnp.arange(coupled), (rank,))
     return Chain([nonlinear, TriangularMap(rank)])

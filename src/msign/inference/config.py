@@ -11,6 +11,7 @@ FLOWS = ("informed", "glow", "both")
 OBJECTIVES = (
     "auto",
     "pool",
+    "emulator",
     "pathwise",
     "centred",
     "score",
@@ -28,10 +29,12 @@ class FitConfig:
         flow: `informed`: flows on the likelihood-informed subspace, carried from scale to scale;
             `glow`: the paper's Glow stacks, one per scale; `both`: at each scale an informed flow
             and then a Glow stack.
-        objective: `pool`: Jeffreys divergence on a re-used pool; `pathwise`, `centred`: its
+        objective: `pool`: Jeffreys divergence on a re-used pool; `emulator`: on fresh samples of a
+            polynomial emulator fitted to such a pool (informed flows); `pathwise`, `centred`: its
             low-variance forms on fresh samples; `score`: equations (10) and (11) as they stand;
-            `reverse_kl`, `forward_kl`: one side alone; `stein`: amortized SVGD. `auto`: pool for
-            informed flows and for Glow at scales 1 and 2, pathwise (centred without derivatives)
+            `reverse_kl`, `forward_kl`: one side alone; `stein`: amortized SVGD. `auto`: for
+            informed flows pool, but emulator for more than 4 trained variables and up to 512
+            observations; for Glow pool at scales 1 and 2, pathwise (centred without derivatives)
             above.
         train: `all` flows up to the stage's scale, or only the `last` one (Glow).
         single_stage: Train the finest scale at once, from the prior (ablation "-S").
@@ -44,8 +47,8 @@ class FitConfig:
         round_size: Fields drawn per round; None: an eighth of an equal share of the budget, between
             200 and 4000; at the finest scale, where there is budget, as many as the certificate.
         steps: Gradient steps per round; None: 400, but 1200 for up to 4 trained variables on a pool
-            with room for 30,000 fields or more.
-        batch_size: Fields per gradient step. None: fresh draws 100; minibatches of the pool 2048
+            with room for 30,000 fields or more, and 600 on an emulator.
+        batch_size: Fields per gradient step. None: fresh draws 100; emulated draws 256; minibatches of the pool 2048
             for up to 4 trained variables, else 512, but at most a quarter of the pool's capacity.
         learning_rate: Of Adam; None: 5e-3 for up to 4 trained variables, else 2e-3.
         clip_norm: Largest norm of a gradient.
@@ -88,6 +91,8 @@ class FitConfig:
         checks.one_of("conditioning", self.conditioning, ("exact", "nearest"))
         if self.conditioning == "nearest" and self.flow != "glow":
             raise ValueError(f"flow must be 'glow' with conditioning='nearest', got {self.flow!r}")
+        if self.objective == "emulator" and self.flow != "informed":
+            raise ValueError(f"flow must be 'informed' for objective='emulator', got {self.flow!r}")
         for name in ("subspace_samples", "rounds", "patience", "checkpoint_rounds"):
             checks.integer(name, getattr(self, name), 1)
         if self.steps is not None:
@@ -113,6 +118,16 @@ class FitConfig:
     def pool_steps(self, size: int, capacity: int) -> int:
         """Gradient steps per round on a pool, for so many trained variables."""
         return self.steps or (1200 if size <= 4 and capacity >= 30_000 else 400)
+
+    @property
+    def emulator_steps(self) -> int:
+        """Gradient steps per round on an emulator."""
+        return self.steps or 600
+
+    @property
+    def emulator_batch(self) -> int:
+        """Fields per gradient step on an emulator."""
+        return self.batch_size or 256
 
     @property
     def fresh_steps(self) -> int:

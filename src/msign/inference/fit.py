@@ -15,7 +15,7 @@ from msign.inference.posterior import Posterior
 from msign.inference.progress import Progress
 from msign.inference.rundir import RunDirectory
 from msign.inference.simulate import simulate
-from msign.inference.stage import choose_objective, initial_state, run_stage
+from msign.inference.stage import choose_method, initial_state, run_stage
 from msign.inference.start import start_model
 from msign.inference.state import Plan, StageState
 from msign.problems.inverse import InverseProblem, SimulationError
@@ -85,7 +85,7 @@ class _Run:
         )
         self.directory = None if out is None else RunDirectory(out)
         for scale in range(1, problem.scales + 1):
-            choose_objective(config, problem, scale)  # refuses what cannot work, before any work
+            choose_method(config, problem, scale, 1)  # refuses what cannot work, before any work
         what = {
             "problem": problem.name,
             "dimension": problem.dim,
@@ -138,7 +138,6 @@ class _Run:
             self._restore(saved)
             return model
         key = jr.fold_in(self.key, scale)
-        objective = choose_objective(config, problem, scale)
         found = directory.load_checkpoint(problem, config, self.key) if directory else None
         try:
             if found is not None:
@@ -146,10 +145,10 @@ class _Run:
                 self._restore(saved)
             else:
                 plan = self._plan(scale, before, scales, key)
-                state = initial_state(config, plan, objective)
-            state = run_stage(
-                problem, state, config, plan, objective, self._after_round(plan, show)
-            )
+                method = choose_method(config, problem, scale, plan.model.core.size)
+                state = initial_state(problem, config, plan, method)
+            method = choose_method(config, problem, scale, plan.model.core.size)
+            state = run_stage(problem, state, config, plan, method, self._after_round(plan, show))
         except SimulationError as error:
             if directory is not None:
                 np.save(directory.path / "failed_field.npy", error.field)

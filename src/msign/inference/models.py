@@ -137,13 +137,21 @@ class StageModel(eqx.Module):
 
 
 def informed_flow(key: PRNGKeyArray, ranks: tuple[int, ...], config: InformedConfig) -> Chain:
-    """The flow of a `FlowCore`: one stack for each time that its rank grew."""
-    size = ranks[-1]
-    stacks: list[AbstractBijection] = []
+    """The flow of a `FlowCore`, grown from rank to rank.
+
+    Each time: couplings of all variables, then the flow so far on the leading ones, then an affine
+    map of all. New couplings thus stand next to the noise, where every variable has unit variance
+    however sharply the data determine it.
+    """
+    flow: AbstractBijection | None = None
     for i, rank in enumerate(ranks):
-        stack = informed_stack(jax.random.fold_in(key, i), rank, config)
-        stacks.append(stack if rank == size else Indexed(stack, jnp.arange(rank), (size,)))
-    return Chain(stacks)
+        couplings, affine = informed_stack(jax.random.fold_in(key, i), rank, config).bijections
+        if flow is None:
+            flow = Chain([couplings, affine])
+        else:
+            flow = Chain([couplings, Indexed(flow, jnp.arange(flow.shape[0]), (rank,)), affine])
+    assert isinstance(flow, Chain)
+    return flow
 
 
 @eqx.filter_jit

@@ -27,24 +27,43 @@ def learn_from_pool(
     key: PRNGKeyArray,
 ) -> tuple[StageState, float]:
     """The state with fields just simulated added to its pool and learned from, and the loss."""
-    proposals = state.proposals if state.round == 0 else [*state.proposals, state.core]
-    values = drawn.log_likelihood
-    floor = values[np.isfinite(values)].max(initial=0.0) - 1e4
-    pool = state.pool.add(drawn.s, np.maximum(values, floor), proposals)
-    temperature = pool.highest_temperature(config.bridge_ess * plan.round_size, state.temperature)
+    state = with_fields(state, drawn, config, plan)
+    pool = state.pool
     core, loss = fit_pool(
         state.core,
         jnp.asarray(pool.s),
-        jnp.asarray(pool.bridged(temperature), float),
+        jnp.asarray(pool.bridged(state.temperature), float),
         jnp.asarray(pool.mixture(), float),
         pool.size,
         jr.fold_in(key, 1),
         config,
-        max(0.1, SETTLING**state.settled),
+        settling(state),
     )
-    settled = state.settled + (temperature == 1.0)
-    where = lambda t: (t.core, t.proposals, t.pool, t.temperature, t.settled)  # noqa: E731
-    return eqx.tree_at(where, state, (core, proposals, pool, temperature, settled)), float(loss)
+    return settle(state, core), float(loss)
+
+
+def with_fields(
+    state: StageState, drawn: Simulated, config: FitConfig, plan: Plan
+) -> StageState:
+    """The state with fields just simulated in its pool, and the bridge as far as they carry."""
+    proposals = state.proposals if state.round == 0 else [*state.proposals, state.core]
+    values = drawn.log_likelihood
+    floor = values[np.isfinite(values)].max(initial=0.0) - 1e4
+    pool = state.pool.add(drawn.s, np.maximum(values, floor), proposals, drawn.residual)
+    temperature = pool.highest_temperature(config.bridge_ess * plan.round_size, state.temperature)
+    where = lambda t: (t.proposals, t.pool, t.temperature)  # noqa: E731
+    return eqx.tree_at(where, state, (proposals, pool, temperature))
+
+
+def settling(state: StageState) -> float:
+    """Factor on the step size of a round."""
+    return max(0.1, SETTLING**state.settled)
+
+
+def settle(state: StageState, core: Core) -> StageState:
+    """The state after a round, with what it has learned."""
+    settled = state.settled + (state.temperature == 1.0)
+    return eqx.tree_at(lambda t: (t.core, t.settled), state, (core, settled))
 
 
 def fit_pool(

@@ -19,6 +19,7 @@ class Pool(eqx.Module):
         s: Trained variables `(capacity, m)`.
         log_likelihood: `(capacity,)`.
         excess: Excess of each proposal at each field `(proposals, capacity)`.
+        residual: Whitened residuals `(capacity, m)` for an emulator (else `(capacity, 0)`).
         counts: Fields drawn from each proposal `(proposals,)`.
         size: Fields in the pool.
     """
@@ -26,28 +27,39 @@ class Pool(eqx.Module):
     s: np.ndarray
     log_likelihood: np.ndarray
     excess: np.ndarray
+    residual: np.ndarray
     counts: np.ndarray
     size: int
 
     @classmethod
-    def empty(cls, capacity: int, m: int, proposals: int) -> "Pool":
-        """A pool with room for so many fields and proposals."""
+    def empty(cls, capacity: int, m: int, proposals: int, observations: int = 0) -> "Pool":
+        """A pool with room for so many fields of m variables, proposals and residuals."""
         return cls(
             np.zeros((capacity, m)),
             np.zeros(capacity),
             np.zeros((proposals, capacity)),
+            np.zeros((capacity, observations), np.float32),
             np.zeros(proposals, int),
             0,
         )
 
-    def add(self, s: np.ndarray, log_likelihood: np.ndarray, proposals: list[Core]) -> "Pool":
+    def add(
+        self,
+        s: np.ndarray,
+        log_likelihood: np.ndarray,
+        proposals: list[Core],
+        residual: np.ndarray | None = None,
+    ) -> "Pool":
         """The pool with fields drawn from the last of `proposals` added, always as many."""
         n, start = len(s), self.size
         stop = start + n
         new_s, values = self.s.copy(), self.log_likelihood.copy()
         excess, counts = self.excess.copy(), self.counts.copy()
+        residuals = self.residual.copy()
         new_s[start:stop] = s
         values[start:stop] = log_likelihood
+        if self.residual.shape[1] and residual is not None:
+            residuals[start:stop] = residual
         for i, proposal in enumerate(proposals[:-1]):
             excess[i, start:stop] = np.asarray(excess_all(proposal, jnp.asarray(s)))
         last = len(proposals) - 1
@@ -55,7 +67,7 @@ class Pool(eqx.Module):
             piece = jnp.asarray(new_s[a : a + n])
             excess[last, a : a + n] = np.asarray(excess_all(proposals[-1], piece))
         counts[last] = n
-        return Pool(new_s, values, excess, counts, stop)
+        return Pool(new_s, values, excess, residuals, counts, stop)
 
     def mixture(self) -> np.ndarray:
         """Log-density of the mixture minus log prior; infinite where the pool is empty."""

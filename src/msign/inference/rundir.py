@@ -19,7 +19,7 @@ from msign import archive
 from msign.bijections import SubspaceFlow, Whitened
 from msign.inference.config import FitConfig
 from msign.inference.models import FlowCore, NetworkCore, StageModel, informed_flow
-from msign.inference.stage import choose_objective, initial_state
+from msign.inference.stage import choose_method, initial_state
 from msign.inference.start import with_informed_block
 from msign.inference.state import Plan, StageState
 from msign.network import MsIGN
@@ -125,7 +125,8 @@ class RunDirectory:
         scale = saved["model"]["scale"]
         model = model_like(saved["model"], problem, config)
         plan = Plan(model, scale, key=jr.fold_in(key, scale), **saved["plan"])
-        like = initial_state(config, plan, choose_objective(config, problem, scale))
+        method = choose_method(config, problem, scale, model.core.size)
+        like = initial_state(problem, config, plan, method)
         like = eqx.tree_at(lambda t: t.proposals, like, [model.core] * saved["proposals"])
         state, model = archive.load(path, (like, model))
         values = [saved[name] for name in SCALARS] + [saved["pool_size"]]

@@ -19,11 +19,13 @@ class Simulated(NamedTuple):
         s: Their trained variables `(n, m)`.
         excess: The model's log-density minus log prior `(n,)`.
         log_likelihood: `(n,)`.
+        residual: Their whitened residuals `(n, m)`.
     """
 
     s: np.ndarray
     excess: np.ndarray
     log_likelihood: np.ndarray
+    residual: np.ndarray
 
     @property
     def log_weights(self) -> np.ndarray:
@@ -39,8 +41,9 @@ def simulate(
     for i, start in enumerate(range(0, n, size)):
         eta = jr.normal(jr.fold_in(key, i), (min(size, n - start), model.dim))
         u, s, excess = draw(model, eta)
-        values = problem.evaluate(u, scale).log_likelihood
-        parts.append((np.asarray(s), np.asarray(excess, np.float64), values))
+        found = problem.evaluate(u, scale)
+        values = (found.log_likelihood, found.residual)
+        parts.append((np.asarray(s), np.asarray(excess, np.float64), *values))
     return Simulated(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 

@@ -7,7 +7,7 @@ is the best model by these held-out estimates, never one worse than the start.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import equinox as eqx
 import jax.random as jr
@@ -25,6 +25,7 @@ from msign.inference.objectives import (
     forward_kl,
     reverse_kl,
 )
+from msign.inference.on_emulator import learn_from_emulator
 from msign.inference.on_fresh import learn_from_fresh
 from msign.inference.on_pool import learn_from_pool
 from msign.inference.optimise import optimiser
@@ -35,19 +36,27 @@ from msign.problems.inverse import InverseProblem
 
 MAX_KHAT = 0.5  # what the finest scale should reach before it stops early
 MIN_SCALE_OF_STEPS = 3  # from this scale on Glow trains on fresh samples by default
+MAX_POOLED = 1  # informed flows of more variables train on an emulator by default,
+MAX_EMULATED = 512  # but not for more observations than these
+
+# How a stage learns: on the pool, on an emulator fitted to it, or on fresh fields at every step.
+Method = Literal["pool", "emulator"] | Objective
 
 
-def choose_objective(config: FitConfig, problem: InverseProblem, scale: int) -> Objective | None:
-    """The objective of a stage; None is the pool."""
+def choose_method(config: FitConfig, problem: InverseProblem, scale: int, size: int) -> Method:
+    """How a stage with so many trained variables learns."""
     name = config.objective
     gradient = problem.differentiable
-    if name == "auto":
-        pooled = config.flow == "informed" or scale < MIN_SCALE_OF_STEPS
-        name = "pool" if pooled else "pathwise" if gradient else "centred"
+    if name == "auto" and config.flow == "informed":
+        many = size > MAX_POOLED and len(problem.data) <= MAX_EMULATED
+        name = "emulator" if many else "pool"
+    elif name == "auto":
+        name = "pool" if scale < MIN_SCALE_OF_STEPS else "pathwise" if gradient else "centred"
     if name in ("pathwise", "stein") and not gradient:
         raise ValueError(f"objective must not be {name!r}: the forward map has no derivative")
-    made: dict[str, Callable[[], Objective | None]] = {
-        "pool": lambda: None,
+    if name == "pool" or name == "emulator":
+        return name
+    made: dict[str, Callable[[], Objective]] = {
         "pathwise": PathwiseJeffreys,
         "centred": CentredJeffreys,
         "score": ScoreJeffreys,
@@ -58,10 +67,14 @@ def choose_objective(config: FitConfig, problem: InverseProblem, scale: int) -> 
     return made[name]()
 
 
-def initial_state(config: FitConfig, plan: Plan, objective: Objective | None) -> StageState:
+def initial_state(
+    problem: InverseProblem, config: FitConfig, plan: Plan, method: Method
+) -> StageState:
     """A stage before its first round."""
-    core, pooled = plan.model.core, objective is None
-    pool = Pool.empty(plan.round_size * config.rounds if pooled else 0, core.size, config.rounds)
+    core, pooled = plan.model.core, isinstance(method, str)
+    capacity = plan.round_size * config.rounds if pooled else 0
+    observations = len(problem.data) if method == "emulator" else 0
+    pool = Pool.empty(capacity, core.size, config.rounds, observations)
     trainable, _ = split_trainable(core, config.train == "last")
     state = () if pooled else optimiser(config, core.size).init(trainable)
     return StageState(core, core, [core], pool, state, 0.0, 0, np.inf, 0, 0, np.inf)
@@ -72,12 +85,12 @@ def run_stage(
     state: StageState,
     config: FitConfig,
     plan: Plan,
-    objective: Objective | None,
+    method: Method,
     after_round: Callable[[StageState, dict[str, Any]], None],
 ) -> StageState:
     """Rounds until nothing is left to gain, or the stage's share of the budget is used up."""
     while not _finished(problem, state, config, plan):
-        state, record = _round(problem, state, config, plan, objective)
+        state, record = _round(problem, state, config, plan, method)
         after_round(state, record)
     return state
 
@@ -102,7 +115,7 @@ def _round(
     state: StageState,
     config: FitConfig,
     plan: Plan,
-    objective: Objective | None,
+    method: Method,
 ) -> tuple[StageState, dict[str, Any]]:
     key = jr.fold_in(plan.key, state.round)
     model = plan.model.with_core(state.core)
@@ -116,10 +129,12 @@ def _round(
     )
     loss = np.nan
     if not last:
-        if objective is None:
+        if method == "pool":
             state, loss = learn_from_pool(state, drawn, config, plan, key)
+        elif method == "emulator":
+            state, loss = learn_from_emulator(state, drawn, config, plan, key)
         else:
-            state, loss = learn_from_fresh(problem, state, config, plan, objective, key)
+            state, loss = learn_from_fresh(problem, state, config, plan, method, key)
     record = {
         "scale": plan.scale,
         "round": state.round,

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from flowjax.bijections import AbstractBijection, Chain, Indexed
+from flowjax.bijections import Chain
 from jaxtyping import PRNGKeyArray
 
 from msign.bijections.glow import glow_flow
@@ -36,6 +36,7 @@ from msign.network import MsIGN
 from msign.problems.inverse import InverseProblem
 
 LINEAR = 0.9999  # gradients this linear make the posterior Gaussian: start anew, exactly
+PER_DIRECTION = 30  # gradients for each direction found, where that is more than the first lot
 LINEAR_TOLERANCE = 1e-5  # nats left out of such a posterior
 
 
@@ -113,20 +114,11 @@ def _informed_start(
         ranks = core.ranks if rank == rank_before else (*core.ranks, rank)
     if core is None or ranks != core.ranks:
         flow = informed_flow(jr.fold_in(key, 1), ranks, config.informed)
-        flow = flow if core is None else _carry(flow, core.flow)
+        if core is not None:
+            flow = eqx.tree_at(lambda f: f.bijections[1].bijection, flow, core.flow)
         flow = _gaussian_start(flow, rank_before, s, g)
         core = FlowCore(flow, ranks)
     return StageModel(core, jnp.asarray(basis, float), prior.lattice.dim)
-
-
-def _carry(flow: Chain, old: AbstractBijection) -> Chain:
-    """`flow`, which has one more stack than `old`, with those of `old` on the leading variables."""
-    assert isinstance(old, Chain)
-    stacks = list(flow.bijections)
-    for i, stack in enumerate(old.bijections):
-        inner = stack.bijection if isinstance(stack, Indexed) else stack
-        stacks[i] = eqx.tree_at(lambda p: p.bijection, stacks[i], inner)
-    return Chain(stacks)
 
 
 def _find_subspace(
@@ -146,6 +138,12 @@ def _find_subspace(
         n = max(2, min(config.subspace_samples, allowance // 2))
         u = np.asarray(_fields(model, key, n, d))
         gradients = np.asarray(problem.evaluate(u, scale, gradient=True).gradient, np.float64)
+        found = subspace_from_gradients(gradients, max_rank, config.subspace_tolerance, min_rank)
+        more = min(PER_DIRECTION * found.basis.shape[1], allowance // 2) - n
+        if more > 0:
+            rest = np.asarray(_fields(model, jr.fold_in(key, 1), more, d))
+            slopes = problem.evaluate(rest, scale, gradient=True).gradient
+            u, gradients = np.concatenate([u, rest]), np.concatenate([gradients, slopes])
     else:
         n = max(2, min(max(config.subspace_samples, 20 * d), 20_000, allowance))
         u = np.asarray(_fields(model, key, n, d))
@@ -211,4 +209,4 @@ def _gaussian_start(flow: Chain, old: int, s: np.ndarray, gradients: np.ndarray)
     matrix[old:, :old] = covariance @ slope[:, :old]
     shift[old:] = covariance @ constant
     new = TriangularMap.from_matrix(matrix, shift)
-    return eqx.tree_at(lambda f: f.bijections[-1].bijections[-1], flow, new)
+    return eqx.tree_at(lambda f: f.bijections[-1], flow, new)

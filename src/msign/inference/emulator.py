@@ -1,0 +1,157 @@
+"""A polynomial emulator of the forward map on the trained variables.
+
+A flow of many variables learns little from each simulation: one number, its likelihood. The
+simulations of a stage say much more, m observations each. A polynomial through these, fitted in
+closed form, is a target that costs nothing to evaluate and differentiate, so that the flow can be
+trained on as many samples as it likes; true simulations judge what it has learned.
+
+What the polynomial misses, its own error and the part of the observations that the other
+directions of the field move, has a covariance, which is added to that of the noise: a poor
+emulator makes a flat target, not a wrong one.
+"""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+CUBIC = 12  # cubic terms in so many leading variables at most
+LEAST_ROWS = 3  # fields for each term of the polynomial, or it is given fewer terms
+MOST_ROWS = 8  # the latest so many fields for each term are fitted
+RIDGE = 1e-6  # relative to the mean square of the terms
+
+
+class Emulator(eqx.Module):
+    """Residuals as polynomials: quadratic in all r variables, cubic in the leading ones.
+
+    Of standardised variables x = (s - centre) / spread.
+
+    Attributes:
+        centre: `(r,)`.
+        spread: `(r,)`.
+        constant: `(m,)`.
+        linear: `(r, m)`.
+        quadratic: `(r, r m)`.
+        cubic: `(k k, k m)`, k leading variables.
+    """
+
+    centre: Array
+    spread: Array
+    constant: Array
+    linear: Array
+    quadratic: Array
+    cubic: Array
+
+    def log_likelihood(self, s: Array) -> Array:
+        """Of the variables of one field, up to a constant."""
+        return -0.5 * jnp.sum(self.residual(s) ** 2)
+
+    def residual(self, s: Array) -> Array:
+        """Residuals `(m,)` of one field, whitened by noise and error of the emulator together."""
+        x = (s - self.centre) / self.spread
+        r, m = self.linear.shape
+        value = self.constant + x @ self.linear + x @ (x @ self.quadratic).reshape(r, m)
+        k = _leading(r)
+        head = x[:k]
+        return value + head @ (jnp.outer(head, head).reshape(-1) @ self.cubic).reshape(k, m)
+
+
+class Terms(NamedTuple):
+    """Of a polynomial in r variables: indices of its quadratic and cubic terms."""
+
+    rank: int
+    pairs: np.ndarray
+    triples: np.ndarray
+
+    @classmethod
+    def of(cls, rank: int, fields: int) -> "Terms":
+        """As many terms as so many fields can tell: cubic ones go first, then quadratic ones."""
+        most = fields // LEAST_ROWS
+        terms = cls(rank, _ordered(rank, 2), _ordered(_leading(rank), 3))
+        if len(terms) > most:
+            few = max(0, min(rank, int(np.sqrt(2 * max(0, most - rank - 1)) - 0.5)))
+            terms = cls(rank, _ordered(few, 2), np.zeros((0, 3), int))
+        return terms
+
+    def __len__(self) -> int:
+        return 1 + self.rank + self.pairs.shape[0] + self.triples.shape[0]
+
+    def design(self, x: np.ndarray) -> np.ndarray:
+        """All terms of standardised variables `(n, r)`, in single precision."""
+        x = x.astype(np.float32)
+        quadratic = x[:, self.pairs[:, 0]] * x[:, self.pairs[:, 1]]
+        a, b, c = self.triples.T
+        return np.concatenate([np.ones_like(x[:, :1]), x, quadratic, x[:, a] * x[:, b] * x[:, c]], 1)
+
+
+def fit_emulator(s: np.ndarray, residual: np.ndarray, log_weights: np.ndarray) -> Emulator:
+    """Weighted least squares.
+
+    Args:
+        s: Trained variables `(n, r)` of simulated fields, the latest last.
+        residual: Their whitened residuals `(n, m)`.
+        log_weights: Of the fields `(n,)`: how the target's density relates to what drew them. They
+            are flattened, by a power below one, where they are worth too few fields.
+    """
+    terms = Terms.of(s.shape[1], len(s))
+    last = slice(max(0, len(s) - MOST_ROWS * len(terms)), None)
+    weights = flattened(log_weights[last], LEAST_ROWS * len(terms))
+    return _least_squares(terms, s[last].astype(float), residual[last].astype(float), weights)
+
+
+def flattened(log_weights: np.ndarray, worth: float) -> np.ndarray:
+    """Weights, of sum one, to the largest power up to one at which they are worth so many."""
+    centred = log_weights - log_weights.max()
+
+    def tempered(power: float) -> np.ndarray:
+        w = np.exp(power * centred)
+        return w / w.sum()
+
+    low, high = 0.0, 1.0
+    if 1 / np.sum(tempered(1.0) ** 2) >= worth:
+        return tempered(1.0)
+    for _ in range(30):
+        middle = 0.5 * (low + high)
+        enough = 1 / np.sum(tempered(middle) ** 2) >= worth
+        low, high = (middle, high) if enough else (low, middle)
+    return tempered(low)
+
+
+def _least_squares(
+    terms: Terms, s: np.ndarray, residual: np.ndarray, weights: np.ndarray
+) -> Emulator:
+    r, m = s.shape[1], residual.shape[1]
+    centre = weights @ s
+    spread = np.sqrt(weights @ (s - centre) ** 2) + 1e-12
+    design = terms.design((s - centre) / spread)
+    scaled = design * weights[:, None].astype(np.float32)
+    gram = (scaled.T @ design).astype(np.float64)
+    gram += RIDGE * np.diag(np.diag(gram))
+    coefficients = np.linalg.solve(gram, scaled.T.astype(np.float64) @ residual)
+    missed = residual - design @ coefficients
+    # What the fit misses on its own fields, corrected for the terms that it has spent on them.
+    spent = min(0.9, len(terms) * np.sum(weights**2))
+    covariance = (missed * weights[:, None]).T @ missed / (1 - spent)
+    whiten = np.linalg.inv(np.linalg.cholesky(np.eye(m) + covariance))
+    coefficients = coefficients @ whiten.T
+    ends = np.cumsum([1, r, len(terms.pairs)])
+    constant, linear, pairs, triples = np.split(coefficients, ends)
+    k = _leading(r)
+    quadratic, cubic = np.zeros((r, r, m)), np.zeros((k, k, k, m))
+    quadratic[tuple(terms.pairs.T)] = pairs
+    cubic[tuple(terms.triples.T)] = triples
+    arrays = (centre, spread, constant[0], linear, quadratic.reshape(r, -1))
+    return Emulator(*(jnp.asarray(a, float) for a in (*arrays, cubic.reshape(k * k, -1))))
+
+
+def _ordered(variables: int, degree: int) -> np.ndarray:
+    """Indices `(terms, degree)` of all monomials of a degree, each once."""
+    grid = np.stack(np.meshgrid(*[np.arange(variables)] * degree, indexing="ij"), -1)
+    grid = grid.reshape(-1, degree)
+    return grid[np.all(np.diff(grid, axis=1) >= 0, axis=1)]
+
+
+def _leading(rank: int) -> int:
+    return min(rank, CUBIC)
