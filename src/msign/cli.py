@@ -117,6 +117,51 @@ def modes(
 
 
 @app.command()
+def capture(
+    problem: Annotated[str, typer.Argument(help="Of the run: a name or path/to/file.py:name.")],
+    run: Annotated[pathlib.Path, typer.Argument(help="Directory of a finished run.")],
+    size: Annotated[int | None, typer.Option(help="Cells per side (built-in problems).")] = None,
+    hard: Annotated[bool | None, typer.Option(help="The hard variant (elliptic).")] = None,
+    n: Annotated[int, typer.Option("-n", help="Samples, and simulations, per scale.")] = 4000,
+    seed: Seed = 5,
+) -> None:
+    """Modes that a run has found at every scale: clusters, marginals, trained against untrained."""
+    from msign.experiments.capture import run_capture
+    from msign.experiments.run import load_problem
+    from msign.inference import Posterior
+
+    with _one_line_errors():
+        posterior = Posterior.load(run, load_problem(problem, size=size, hard=hard))
+        lines, pictures = run_capture(posterior, run / "figures", n, seed)
+    typer.echo("\n".join(lines))
+    typer.echo("\n" + "\n".join(f"written to {path}" for path in pictures))
+
+
+@app.command()
+def reference(
+    problem: Annotated[str, typer.Argument(help="Of the run: a name or path/to/file.py:name.")],
+    run: Annotated[pathlib.Path, typer.Argument(help="Directory of a finished run.")],
+    size: Annotated[int | None, typer.Option(help="Cells per side (built-in problems).")] = None,
+    hard: Annotated[bool | None, typer.Option(help="The hard variant (elliptic).")] = None,
+    chains: Annotated[int, typer.Option(help="Number of chains.")] = 96,
+    steps: Annotated[int, typer.Option(help="Steps of each.")] = 2000,
+    n: Annotated[int, typer.Option("-n", help="Draws of the flow, and Metropolis steps.")] = 20_000,
+    seed: Seed = 11,
+) -> None:
+    """Moments of a run against long exact chains and independence Metropolis."""
+    from msign.experiments.reference import as_json, compare, comparison_lines
+    from msign.experiments.run import load_problem
+    from msign.inference import Posterior
+    from msign.inference.rundir import RunDirectory
+
+    with _one_line_errors():
+        posterior = Posterior.load(run, load_problem(problem, size=size, hard=hard))
+        found = compare(posterior, chains, steps, n, seed)
+        RunDirectory(run).write_json("reference.json", as_json(found))
+    typer.echo("\n".join(comparison_lines(found)))
+
+
+@app.command()
 def multiscale(
     problem: Annotated[str, typer.Argument(help="A built-in problem, or path/to/file.py:name.")],
     size: Annotated[int | None, typer.Option(help="Cells per side (built-in problems).")] = None,

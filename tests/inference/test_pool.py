@@ -17,9 +17,7 @@ def gaussian(mean: float, std: float) -> FlowCore:
     """A core whose distribution is normal."""
     flow = informed_flow(jr.key(0), (1,), SMALL)
     affine = TriangularMap.from_matrix(np.array([[std]]), np.array([mean]))
-    last = flow.bijections[-1]
-    stack = type(last)([*last.bijections[:-1], affine])
-    return FlowCore(type(flow)([stack]), (1,))
+    return FlowCore(type(flow)([*flow.bijections[:-1], affine]), (1,))
 
 
 PROPOSALS = [gaussian(0.0, 1.0), gaussian(1.0, 0.5)]

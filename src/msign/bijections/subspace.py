@@ -20,7 +20,6 @@ from flowjax.bijections import (
     Indexed,
     Scan,
 )
-from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, ArrayLike, PRNGKeyArray
 
 from msign import checks
@@ -47,7 +46,7 @@ class InformedConfig:
 
     max_rank: int = 64
     coupling_rank: int = 64
-    spline_rank: int = 4
+    spline_rank: int = 2
     blocks: int = 6
     hidden: int = 48
     knots: int = 16
@@ -140,13 +139,37 @@ class TriangularMap(AbstractBijection):
 
     def inverse_and_log_det(self, y: Array, condition: Array | None = None) -> tuple[Array, Array]:
         matrix, log_diagonal = self._matrix()
-        inverse = solve_triangular(matrix, jnp.eye(len(matrix), dtype=matrix.dtype), lower=True)
-        return inverse @ (y - self.shift), -log_diagonal.sum()
+        return lower_inverse(matrix) @ (y - self.shift), -log_diagonal.sum()
 
     def _matrix(self) -> tuple[Array, Array]:
         log_diagonal = bounded(self.raw_log_diagonal, MAX_LOG_SCALE)
         below = np.tril_indices(self.shape[0], -1)
         return jnp.diag(jnp.exp(log_diagonal)).at[below].set(self.lower), log_diagonal
+
+
+def lower_inverse(matrix: Array) -> Array:
+    """Inverse of a lower triangular matrix, by halves.
+
+    A few products of blocks of one size at a time; on a CPU many times faster than a triangular
+    solve inside of compiled code, and as stable.
+    """
+    n = len(matrix)
+    size = 1 << max(0, n - 1).bit_length()
+    padded = jnp.eye(size, dtype=matrix.dtype).at[:n, :n].set(matrix)
+    blocks = (1 / jnp.diagonal(padded))[:, None, None]  # inverses of the blocks on the diagonal
+    for half in (1 << k for k in range(size.bit_length() - 1)):
+        count = size // (2 * half)
+        pairs = padded.reshape(count, 2 * half, count, 2 * half)
+        below = pairs[jnp.arange(count), half:, jnp.arange(count), :half]
+        first, second = blocks[0::2], blocks[1::2]
+        corner = -_product(_product(second, below), first)
+        top = jnp.concatenate([first, jnp.zeros_like(first)], -1)
+        blocks = jnp.concatenate([top, jnp.concatenate([corner, second], -1)], -2)
+    return blocks[0, :n, :n]
+
+
+def _product(a: Array, b: Array) -> Array:
+    return jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)
 
 
 def informed_stack(key: PRNGKeyArray, rank: int, config: InformedConfig) -> Chain:
@@ -163,9 +186,7 @@ def informed_stack(key: PRNGKeyArray, rank: int, config: InformedConfig) -> Chai
     def coupling(key: PRNGKeyArray, moved: Array) -> AbstractBijection:
         if coupled > max(1, config.spline_rank):
             return DenseCoupling(key, moved, config.hidden)
-        return SplineCoupling(
-            key, moved, candidates, config.hidden, config.knots, config.interval
-        )
+        return SplineCoupling(key, moved, candidates, config.hidden, config.knots, config.interval)
 
     stacked = eqx.filter_vmap(coupling)(jr.split(key, blocks), jnp.asarray(moved))
     nonlinear: AbstractBijection = Scan(stacked)

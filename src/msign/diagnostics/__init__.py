@@ -1,6 +1,6 @@
 """Errors against a reference, quality of importance weights, modes."""
 
-from msign.diagnostics.modes import mode_fractions, mode_labels
+from msign.diagnostics.modes import mode_fractions, mode_labels, valley_depth
 from msign.diagnostics.reference import evaluate_against_reference, jeffreys_against, moment_errors
 from msign.diagnostics.weights import WeightReport, ess_fraction, pareto_khat, weight_report
 
@@ -13,5 +13,6 @@ __all__ = [
     "mode_labels",
     "moment_errors",
     "pareto_khat",
+    "valley_depth",
     "weight_report",
 ]

@@ -22,7 +22,7 @@ def mode_labels(points: ArrayLike, max_modes: int = 4, depth: float = 0.5) -> np
             continue
         labels = KMeans(k, n_init=4, random_state=0).fit_predict(x)
         pairs = [(i, j) for i in range(k) for j in range(i)]
-        if all(_separated(x, labels, i, j, depth) for i, j in pairs):
+        if all(valley_depth(x, labels, i, j) < depth for i, j in pairs):
             return labels
     return np.zeros(len(x), int)
 
@@ -40,7 +40,8 @@ def mode_fractions(
     return [float(w[labels == k].sum() / w.sum()) for k in names]
 
 
-def _separated(x: np.ndarray, labels: np.ndarray, i: int, j: int, depth: float) -> bool:
+def valley_depth(x: np.ndarray, labels: np.ndarray, i: int, j: int) -> float:
+    """Density between two clusters over its lower peak, on the line through their centres."""
     a, b = x[labels == i].mean(0), x[labels == j].mean(0)
     both = x[(labels == i) | (labels == j)]
     direction = (b - a) / max(np.linalg.norm(b - a), 1e-300)
@@ -50,4 +51,4 @@ def _separated(x: np.ndarray, labels: np.ndarray, i: int, j: int, depth: float) 
     centres = 0.5 * (edges[1:] + edges[:-1])
     left, right = smooth[centres < 0.5].max(), smooth[centres >= 0.5].max()
     valley = smooth[(centres > 0.2) & (centres < 0.8)].min()
-    return bool(valley < depth * min(left, right))
+    return float(valley / max(min(left, right), 1e-300))

@@ -109,6 +109,10 @@ def _compared(summary: dict[str, Any]) -> list[str]:
     ]
 
 
+def _shares(fractions: list[float]) -> str:
+    return ":".join(f"{m:.3f}" for m in fractions)
+
+
 def summary_lines(summary: dict[str, Any]) -> list[str]:
     """A summary for people, line by line."""
 
@@ -135,18 +139,21 @@ def summary_lines(summary: dict[str, Any]) -> list[str]:
             else ""
         ),
         "mode fractions   "
-        + " : ".join(f"{m:.3f}" for m in summary["mode_fractions"])
+        + _shares(summary["mode_fractions"])
         + "  weighted "
-        + " : ".join(f"{m:.3f}" for m in summary["mode_fractions_weighted"]),
+        + _shares(summary["mode_fractions_weighted"]),
         f"certificate      {summary['verdict']}",
         "",
-        "scale  dimension  trained  rounds      nFS  seconds  J at start     J",
+        "scale  dimension  trained  rounds      nFS  seconds  J at start         J    ESS  k-hat"
+        "  modes, weighted",
     ]
     for stage in summary["stages"]:
         lines.append(
             f"{stage['scale']:5d}  {stage['dimension']:9d}  {stage['trained_variables']:7d}  "
             f"{stage['rounds']:6d}  {stage['nfs']:7d}  {stage['seconds']:7.1f}  "
-            f"{stage['jeffreys_start']:10.3g}  {stage['jeffreys']:.3g}"
+            f"{stage['jeffreys_start']:10.3g}  {stage['jeffreys']:8.2g}  "
+            f"{stage['ess_fraction']:.3f}  {stage['khat']:5.2f}  "
+            f"{_shares(stage['mode_fractions'])}  {_shares(stage['mode_fractions_weighted'])}"
         )
     if summary.get("rmse"):
         lines += ["", "RMSE over all sub-distributions (in brackets: 2500 exact samples)"]

@@ -48,14 +48,15 @@ class FitConfig:
             200 and 4000; at the finest scale, where there is budget, as many as the certificate.
         steps: Gradient steps per round; None: 400, but 1200 for up to 4 trained variables on a pool
             with room for 30,000 fields or more, and 600 on an emulator.
-        batch_size: Fields per gradient step. None: fresh draws 100; emulated draws 256; minibatches of the pool 2048
-            for up to 4 trained variables, else 512, but at most a quarter of the pool's capacity.
+        batch_size: Fields per gradient step. None: fresh draws 100; emulated draws 256; minibatches
+            of the pool 2048 for up to 4 trained variables, else 512, but at most a quarter of the
+            pool's capacity.
         learning_rate: Of Adam; None: 5e-3 for up to 4 trained variables, else 2e-3.
         clip_norm: Largest norm of a gradient.
         averaging: Decay of the running average of weights that is kept (0: none).
         bridge_ess: Bridge the target until the weights are worth this fraction of a round.
-        tolerance: A stage ends when its held-out Jeffreys estimate is below this (the finest
-            scale: and k-hat below 0.5).
+        tolerance: A stage ends when its held-out Jeffreys estimate is below this for each trained
+            variable (at the finest scale: below this in all, and k-hat below 0.5).
         patience: A stage ends after so many rounds without improvement.
         certificate: Fields simulated at the end for the certificate, part of the budget; None: a
             twentieth of the budget, between 200 and 20,000.

@@ -10,31 +10,36 @@ directions of the field move, has a covariance, which is added to that of the no
 emulator makes a flat target, not a wrong one.
 """
 
+import itertools
 from typing import NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
+import scipy.linalg
 from jaxtyping import Array
 
 CUBIC = 12  # cubic terms in so many leading variables at most
 LEAST_ROWS = 3  # fields for each term of the polynomial, or it is given fewer terms
-MOST_ROWS = 8  # the latest so many fields for each term are fitted
+MOST_ROWS = 6  # the latest so many fields for each term are fitted,
+ROWS = 10_000  # or so many where that is more
+WORTH = 0.2  # weights are flattened until they are worth this fraction of the fields
 RIDGE = 1e-6  # relative to the mean square of the terms
 
 
 class Emulator(eqx.Module):
     """Residuals as polynomials: quadratic in all r variables, cubic in the leading ones.
 
-    Of standardised variables x = (s - centre) / spread.
+    Of standardised variables x = (s - centre) / spread. Tensors are symmetric in the variables, so
+    that a value and its gradient share their products.
 
     Attributes:
         centre: `(r,)`.
         spread: `(r,)`.
         constant: `(m,)`.
-        linear: `(r, m)`.
-        quadratic: `(r, r m)`.
-        cubic: `(k k, k m)`, k leading variables.
+        linear: `(m, r)`.
+        quadratic: `(r, m r)`.
+        cubic: `(k k, m k)`, k leading variables.
     """
 
     centre: Array
@@ -44,18 +49,27 @@ class Emulator(eqx.Module):
     quadratic: Array
     cubic: Array
 
-    def log_likelihood(self, s: Array) -> Array:
-        """Of the variables of one field, up to a constant."""
-        return -0.5 * jnp.sum(self.residual(s) ** 2)
-
     def residual(self, s: Array) -> Array:
         """Residuals `(m,)` of one field, whitened by noise and error of the emulator together."""
+        return self._parts(s)[0]
+
+    def log_likelihood(self, s: Array) -> tuple[Array, Array]:
+        """Of the variables of one field, up to a constant, and its gradient `(r,)`."""
+        residual, derivative = self._parts(s)
+        return -0.5 * jnp.sum(residual**2), -jnp.sum(residual[:, None] * derivative, 0)
+
+    def _parts(self, s: Array) -> tuple[Array, Array]:
+        """Residuals `(m,)` and their derivatives `(m, r)`."""
         x = (s - self.centre) / self.spread
-        r, m = self.linear.shape
-        value = self.constant + x @ self.linear + x @ (x @ self.quadratic).reshape(r, m)
+        m, r = self.linear.shape
         k = _leading(r)
         head = x[:k]
-        return value + head @ (jnp.outer(head, head).reshape(-1) @ self.cubic).reshape(k, m)
+        second = (x @ self.quadratic).reshape(m, r)
+        third = ((head[:, None] * head).reshape(-1) @ self.cubic).reshape(m, k)
+        residual = self.constant + jnp.sum((self.linear + second) * x, -1)
+        residual += jnp.sum(third * head, -1)
+        derivative = (self.linear + 2 * second).at[:, :k].add(3 * third)
+        return residual, derivative / self.spread
 
 
 class Terms(NamedTuple):
@@ -83,7 +97,9 @@ class Terms(NamedTuple):
         x = x.astype(np.float32)
         quadratic = x[:, self.pairs[:, 0]] * x[:, self.pairs[:, 1]]
         a, b, c = self.triples.T
-        return np.concatenate([np.ones_like(x[:, :1]), x, quadratic, x[:, a] * x[:, b] * x[:, c]], 1)
+        return np.concatenate(
+            [np.ones_like(x[:, :1]), x, quadratic, x[:, a] * x[:, b] * x[:, c]], 1
+        )
 
 
 def fit_emulator(s: np.ndarray, residual: np.ndarray, log_weights: np.ndarray) -> Emulator:
@@ -96,8 +112,9 @@ def fit_emulator(s: np.ndarray, residual: np.ndarray, log_weights: np.ndarray) -
             are flattened, by a power below one, where they are worth too few fields.
     """
     terms = Terms.of(s.shape[1], len(s))
-    last = slice(max(0, len(s) - MOST_ROWS * len(terms)), None)
-    weights = flattened(log_weights[last], LEAST_ROWS * len(terms))
+    last = slice(max(0, len(s) - max(ROWS, MOST_ROWS * len(terms))), None)
+    worth = max(LEAST_ROWS * len(terms), WORTH * len(s[last]))
+    weights = flattened(log_weights[last], worth)
     return _least_squares(terms, s[last].astype(float), residual[last].astype(float), weights)
 
 
@@ -126,10 +143,13 @@ def _least_squares(
     centre = weights @ s
     spread = np.sqrt(weights @ (s - centre) ** 2) + 1e-12
     design = terms.design((s - centre) / spread)
-    scaled = design * weights[:, None].astype(np.float32)
-    gram = (scaled.T @ design).astype(np.float64)
+    root = np.sqrt(weights)[:, None].astype(np.float32)
+    scaled = root * design
+    gram = (scaled.T @ scaled).astype(np.float64)
     gram += RIDGE * np.diag(np.diag(gram))
-    coefficients = np.linalg.solve(gram, scaled.T.astype(np.float64) @ residual)
+    coefficients = scipy.linalg.solve(
+        gram, scaled.T @ (root * residual.astype(np.float32)), assume_a="pos"
+    )
     missed = residual - design @ coefficients
     # What the fit misses on its own fields, corrected for the terms that it has spent on them.
     spent = min(0.9, len(terms) * np.sum(weights**2))
@@ -139,11 +159,25 @@ def _least_squares(
     ends = np.cumsum([1, r, len(terms.pairs)])
     constant, linear, pairs, triples = np.split(coefficients, ends)
     k = _leading(r)
-    quadratic, cubic = np.zeros((r, r, m)), np.zeros((k, k, k, m))
-    quadratic[tuple(terms.pairs.T)] = pairs
-    cubic[tuple(terms.triples.T)] = triples
-    arrays = (centre, spread, constant[0], linear, quadratic.reshape(r, -1))
-    return Emulator(*(jnp.asarray(a, float) for a in (*arrays, cubic.reshape(k * k, -1))))
+    arrays = (
+        centre,
+        spread,
+        constant[0],
+        linear.T,
+        _symmetric(r, terms.pairs, pairs).transpose(0, 2, 1).reshape(r, m * r),
+        _symmetric(k, terms.triples, triples).transpose(0, 1, 3, 2).reshape(k * k, m * k),
+    )
+    return Emulator(*(jnp.asarray(a, float) for a in arrays))
+
+
+def _symmetric(variables: int, index: np.ndarray, coefficients: np.ndarray) -> np.ndarray:
+    """Symmetric tensors `(variables, ..., m)` of monomials `(terms, degree)`, one for each m."""
+    degree = index.shape[1]
+    tensor = np.zeros((variables,) * degree + coefficients.shape[1:])
+    orders = list(itertools.permutations(range(degree)))
+    for order in orders:
+        tensor[tuple(index[:, order].T)] += coefficients / len(orders)
+    return tensor
 
 
 def _ordered(variables: int, degree: int) -> np.ndarray:

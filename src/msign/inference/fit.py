@@ -9,13 +9,15 @@ import jax.random as jr
 import numpy as np
 
 from msign import checks
+from msign.diagnostics.modes import mode_fractions
+from msign.diagnostics.weights import ess_fraction
 from msign.inference.config import FitConfig
 from msign.inference.models import StageModel
 from msign.inference.posterior import Posterior
 from msign.inference.progress import Progress
 from msign.inference.rundir import RunDirectory
 from msign.inference.simulate import simulate
-from msign.inference.stage import choose_method, initial_state, run_stage
+from msign.inference.stage import SHOWN, choose_method, initial_state, run_stage
 from msign.inference.start import start_model
 from msign.inference.state import Plan, StageState
 from msign.problems.inverse import InverseProblem, SimulationError
@@ -145,30 +147,39 @@ class _Run:
                 self._restore(saved)
             else:
                 plan = self._plan(scale, before, scales, key)
-                method = choose_method(config, problem, scale, plan.model.core.size)
-                state = initial_state(problem, config, plan, method)
+                state = None
             method = choose_method(config, problem, scale, plan.model.core.size)
+            if state is None:
+                state = initial_state(problem, config, plan, method)
             state = run_stage(problem, state, config, plan, method, self._after_round(plan, show))
         except SimulationError as error:
             if directory is not None:
                 np.save(directory.path / "failed_field.npy", error.field)
             raise
         model = plan.model.with_core(state.best)
-        self.stages.append(
-            {
-                "scale": scale,
-                "dimension": plan.model.dim,
-                "trained_variables": plan.model.core.size,
-                "nfs": problem.nfs - plan.begin,
-                "rounds": state.round,
-                "seconds": self.seconds - sum(s["seconds"] for s in self.stages),
-                "jeffreys_start": next(r["jeffreys"] for r in self.records if r["scale"] == scale),
-                "jeffreys": state.best_jeffreys,
-            }
-        )
+        self.stages.append(self._described(plan, state))
         if directory is not None:
             directory.save_stage(model, scale, self._progress())
         return model
+
+    def _described(self, plan: Plan, state: StageState) -> dict[str, Any]:
+        """What a finished stage did, and how good its model is by held-out fields."""
+        first = next(r for r in self.records if r["scale"] == plan.scale)
+        return {
+            "scale": plan.scale,
+            "dimension": plan.model.dim,
+            "trained_variables": plan.model.core.size,
+            "nfs": self.problem.nfs - plan.begin,
+            "rounds": state.round,
+            "seconds": self.seconds - sum(s["seconds"] for s in self.stages),
+            "jeffreys_start": first["jeffreys"],
+            "ess_fraction_start": first["ess_fraction"],
+            "jeffreys": state.best_jeffreys,
+            "ess_fraction": ess_fraction(state.log_weights),
+            "khat": state.khat,
+            "mode_fractions": mode_fractions(state.shown),
+            "mode_fractions_weighted": mode_fractions(state.shown, state.log_weights),
+        }
 
     def _plan(self, scale: int, before: StageModel | None, scales: list[int], key: Any) -> Plan:
         """A stage's share of what is left: coarse scales, where the work is, get more."""
@@ -226,7 +237,7 @@ class _Run:
             self.config,
             seed=self.seed,
             log_weights=drawn.log_weights,
-            coordinates=drawn.s[:, :32],
+            coordinates=drawn.s[:, :SHOWN],
             records=self.records,
             stages=self.stages,
             nfs=problem.nfs,

@@ -66,15 +66,21 @@ def _emulated_steps(
     """Adam on fresh samples at every step; `start`, if any, is the foot of the bridge."""
     objective = PathwiseJeffreys()
 
-    def target(s: Array) -> Array:
-        value = temperature * emulator.log_likelihood(s)
-        return value if start is None else value + (1 - temperature) * start.backward(s)[1]
+    def target(s: Array) -> tuple[Array, Array]:
+        emulated = emulator.log_likelihood(s)
+        if start is None:
+            return emulated
+        first = jax.value_and_grad(lambda s: start.backward(s)[1])(s)
+        value, slope = (
+            temperature * a + (1 - temperature) * b for a, b in zip(emulated, first, strict=True)
+        )
+        return value, slope
 
     def loss(params: PyTree, key: PRNGKeyArray) -> Array:
         core = combine(params, rest)
         z = jr.normal(key, (batch, core.size))
         s = jax.lax.stop_gradient(jax.vmap(lambda z: core.forward(z)[0])(z))
-        return objective(core, Batch(z, s, *jax.vmap(jax.value_and_grad(target))(s)))
+        return objective(core, Batch(z, s, *jax.vmap(target)(s)))
 
     def step(carry: tuple[Any, ...], key: PRNGKeyArray) -> tuple[tuple[Any, ...], Array]:
         params, average, state, k = carry

@@ -42,9 +42,7 @@ def learn_from_pool(
     return settle(state, core), float(loss)
 
 
-def with_fields(
-    state: StageState, drawn: Simulated, config: FitConfig, plan: Plan
-) -> StageState:
+def with_fields(state: StageState, drawn: Simulated, config: FitConfig, plan: Plan) -> StageState:
     """The state with fields just simulated in its pool, and the bridge as far as they carry."""
     proposals = state.proposals if state.round == 0 else [*state.proposals, state.core]
     values = drawn.log_likelihood

@@ -30,11 +30,12 @@ from msign.inference.on_fresh import learn_from_fresh
 from msign.inference.on_pool import learn_from_pool
 from msign.inference.optimise import optimiser
 from msign.inference.pool import Pool
-from msign.inference.simulate import simulate
+from msign.inference.simulate import Simulated, simulate
 from msign.inference.state import Plan, StageState
 from msign.problems.inverse import InverseProblem
 
 MAX_KHAT = 0.5  # what the finest scale should reach before it stops early
+SHOWN = 32  # trained variables that are kept of fields drawn, to look for modes
 MIN_SCALE_OF_STEPS = 3  # from this scale on Glow trains on fresh samples by default
 MAX_POOLED = 1  # informed flows of more variables train on an emulator by default,
 MAX_EMULATED = 512  # but not for more observations than these
@@ -54,9 +55,9 @@ def choose_method(config: FitConfig, problem: InverseProblem, scale: int, size: 
         name = "pool" if scale < MIN_SCALE_OF_STEPS else "pathwise" if gradient else "centred"
     if name in ("pathwise", "stein") and not gradient:
         raise ValueError(f"objective must not be {name!r}: the forward map has no derivative")
-    if name == "pool" or name == "emulator":
-        return name
-    made: dict[str, Callable[[], Objective]] = {
+    made: dict[str, Callable[[], Method]] = {
+        "pool": lambda: "pool",
+        "emulator": lambda: "emulator",
         "pathwise": PathwiseJeffreys,
         "centred": CentredJeffreys,
         "score": ScoreJeffreys,
@@ -77,7 +78,9 @@ def initial_state(
     pool = Pool.empty(capacity, core.size, config.rounds, observations)
     trainable, _ = split_trainable(core, config.train == "last")
     state = () if pooled else optimiser(config, core.size).init(trainable)
-    return StageState(core, core, [core], pool, state, 0.0, 0, np.inf, 0, 0, np.inf)
+    shown = np.zeros((plan.round_size, min(core.size, SHOWN)))
+    weights = np.zeros(plan.round_size)
+    return StageState(core, core, [core], pool, state, shown, weights, 0.0, 0, np.inf, 0, 0, np.inf)
 
 
 def run_stage(
@@ -106,8 +109,9 @@ def _finished(problem: InverseProblem, state: StageState, config: FitConfig, pla
 
 def _good_enough(problem: InverseProblem, state: StageState, config: FitConfig, plan: Plan) -> bool:
     """Nothing left to gain. Coarse stages are stepping stones; the last needs light tails too."""
-    close = state.best_jeffreys < config.tolerance
-    return close and (plan.scale < problem.scales or state.khat < MAX_KHAT)
+    if plan.scale < problem.scales:
+        return state.best_jeffreys < config.tolerance * plan.model.core.size
+    return state.best_jeffreys < config.tolerance and state.khat < MAX_KHAT
 
 
 def _round(
@@ -121,7 +125,7 @@ def _round(
     model = plan.model.with_core(state.core)
     drawn = simulate(problem, model, plan.scale, jr.fold_in(key, 0), plan.round_size)
     report = weight_report(drawn.log_weights)
-    state = _remember_best(state, report, config.tolerance, plan.scale == problem.scales)
+    state = _remember_best(state, drawn, report, config.tolerance, plan.scale == problem.scales)
     last = (
         _good_enough(problem, state, config, plan)
         or state.round + 1 >= config.rounds
@@ -151,7 +155,7 @@ def _round(
 
 
 def _remember_best(
-    state: StageState, report: WeightReport, tolerance: float, finest: bool
+    state: StageState, drawn: Simulated, report: WeightReport, tolerance: float, finest: bool
 ) -> StageState:
     """The state with its best model brought up to date.
 
@@ -164,8 +168,10 @@ def _remember_best(
     better = new < old or lighter
     much = not np.isfinite(old) or old - new > 0.1 * old or (lighter and report.khat < MAX_KHAT)
     progress = (better and much) or state.temperature < 1
-    best = (state.core, report.jeffreys, report.khat)
+    state = eqx.tree_at(lambda t: t.stale, state, 0 if progress else state.stale + 1)
     if not better:
-        best = (state.best, state.best_jeffreys, state.khat)
-    where = lambda t: (t.best, t.best_jeffreys, t.khat, t.stale)  # noqa: E731
-    return eqx.tree_at(where, state, (*best, 0 if progress else state.stale + 1))
+        return state
+    shown = drawn.s[:, :SHOWN].astype(np.float64)
+    best = (state.core, report.jeffreys, report.khat, shown, drawn.log_weights)
+    where = lambda t: (t.best, t.best_jeffreys, t.khat, t.shown, t.log_weights)  # noqa: E731
+    return eqx.tree_at(where, state, best)

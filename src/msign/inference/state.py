@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 import equinox as eqx
+import numpy as np
 from jaxtyping import PRNGKeyArray, PyTree
 
 from msign.inference.models import Core, StageModel
@@ -18,6 +19,8 @@ class StageState(eqx.Module):
         proposals: Cores that drew the pool, the first being the start of the stage.
         pool: Evaluated fields (a pool of no capacity where none is used).
         optimiser: State of Adam between rounds (fresh-sample objectives).
+        shown: A few trained variables of the fields that `best` was judged by.
+        log_weights: Of these fields.
         temperature: Of the bridge.
         round: Rounds done.
         best_jeffreys: Held-out estimate of `best`.
@@ -31,6 +34,8 @@ class StageState(eqx.Module):
     proposals: list[Core]
     pool: Pool
     optimiser: PyTree
+    shown: np.ndarray
+    log_weights: np.ndarray
     temperature: float
     round: int
     best_jeffreys: float
