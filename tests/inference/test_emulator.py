@@ -103,7 +103,8 @@ def test_posterior_learned_from_an_emulator(twisted, derivative):
         forward = lambda x: np.asarray(ring(jnp.asarray(x)))  # noqa: E731
         problem = InverseProblem(twisted.prior, forward, [1.0, 0.1], noise_std=0.3, scales=1)
     small = InformedConfig(hidden=16, blocks=4, spline_rank=0)
-    posterior = msign.fit(problem, 12_000, config=FitConfig(informed=small, round_size=1000))
+    config = FitConfig(informed=small, round_size=1000, rounds=6, steps=300)
+    posterior = msign.fit(problem, 12_000, config=config)
     summary = posterior.summary()
     assert summary["stages"][0]["trained_variables"] > 1
     assert summary["ess_fraction"] > 0.8

@@ -37,7 +37,7 @@ def learn_from_emulator(
         trainable,
         rest,
         emulator,
-        None if t == 1.0 else plan.model.core,
+        plan.model.core,
         jnp.asarray(t, float),
         jnp.asarray(settling(state), float),
         jr.fold_in(key, 1),
@@ -54,7 +54,7 @@ def _emulated_steps(
     trainable: PyTree,
     rest: PyTree,
     emulator: Emulator,
-    start: Core | None,
+    start: Core,
     temperature: Array,
     rate: Array,
     key: PRNGKeyArray,
@@ -63,24 +63,24 @@ def _emulated_steps(
     batch: int,
     averaging: float,
 ) -> tuple[PyTree, Array]:
-    """Adam on fresh samples at every step; `start`, if any, is the foot of the bridge."""
+    """Adam on fresh samples at every step; `start` is the foot of the bridge."""
     objective = PathwiseJeffreys()
 
+    def foot(s: Array) -> tuple[Array, Array]:
+        return jax.vmap(jax.value_and_grad(lambda s: start.backward(s)[1]))(s)
+
     def target(s: Array) -> tuple[Array, Array]:
-        emulated = emulator.log_likelihood(s)
-        if start is None:
-            return emulated
-        first = jax.value_and_grad(lambda s: start.backward(s)[1])(s)
-        value, slope = (
-            temperature * a + (1 - temperature) * b for a, b in zip(emulated, first, strict=True)
-        )
-        return value, slope
+        value, slope = jax.vmap(emulator.log_likelihood)(s)
+        nothing = lambda s: (jnp.zeros_like(value), jnp.zeros_like(slope))  # noqa: E731
+        first = jax.lax.cond(temperature < 1, foot, nothing, s)
+        t = temperature
+        return t * value + (1 - t) * first[0], t * slope + (1 - t) * first[1]
 
     def loss(params: PyTree, key: PRNGKeyArray) -> Array:
         core = combine(params, rest)
         z = jr.normal(key, (batch, core.size))
         s = jax.lax.stop_gradient(jax.vmap(lambda z: core.forward(z)[0])(z))
-        return objective(core, Batch(z, s, *jax.vmap(target)(s)))
+        return objective(core, Batch(z, s, *target(s)))
 
     def step(carry: tuple[Any, ...], key: PRNGKeyArray) -> tuple[tuple[Any, ...], Array]:
         params, average, state, k = carry
