@@ -19,11 +19,14 @@ from jaxtyping import ArrayLike, PRNGKeyArray
 
 from msign import checks
 from msign.priors import Prior
-
-Forward = Callable[[ArrayLike], ArrayLike]
-Vjp = Callable[[ArrayLike, ArrayLike], ArrayLike]
-Cotangents = Callable[[np.ndarray, slice], np.ndarray]
-ForwardAndVjp = Callable[[np.ndarray, Cotangents], tuple[np.ndarray, np.ndarray]]
+from msign.problems.at_scale import (
+    Forward,
+    ForwardAndVjp,
+    Inflation,
+    ScaleModel,
+    Vjp,
+    noise_covariance,
+)
 
 
 class SimulationError(RuntimeError):
@@ -51,13 +54,6 @@ class Evaluated(NamedTuple):
     log_likelihood: np.ndarray
     gradient: np.ndarray | None
     residual: np.ndarray
-
-
-class Inflation(NamedTuple):
-    """Mean and covariance of F(x) - F(B A x) over the prior: the coarse model's own error."""
-
-    mean: np.ndarray
-    covariance: np.ndarray
 
 
 class InverseProblem:
@@ -121,7 +117,7 @@ class InverseProblem:
         self.data = np.atleast_1d(checks.finite_array("data", data))
         if self.data.ndim != 1:
             raise ValueError(f"data must have shape (m,), got {self.data.shape}")
-        self.noise_cov = _noise_covariance(noise_std, noise_cov, len(self.data))
+        self.noise_cov = noise_covariance(noise_std, noise_cov, len(self.data))
         if forward_and_vjp is not None and vjp is None:
             raise ValueError("vjp must be given beside forward_and_vjp, got None")
         self.vjp = vjp
@@ -141,7 +137,7 @@ class InverseProblem:
         self.symmetry: Callable[[ArrayLike], np.ndarray] | None = None
         self.truth: np.ndarray | None = None
         self.traceable = vjp is None and self._traceable(forward, prior.lattice.field_shape)
-        self._models: dict[int, _Model] = {}
+        self._models: dict[int, ScaleModel] = {}
         self._inflation: dict[int, Inflation] = {}
 
     @property
@@ -224,7 +220,7 @@ class InverseProblem:
     # --- one chunk -----------------------------------------------------------------------------
 
     def _evaluate_chunk(
-        self, model: "_Model", u: np.ndarray, gradient: bool, start: int
+        self, model: ScaleModel, u: np.ndarray, gradient: bool, start: int
     ) -> Evaluated:
         n = len(u)
         if model.compiled is not None:
@@ -249,7 +245,7 @@ class InverseProblem:
         return Evaluated(values, slopes, residual)
 
     def _evaluate_numpy(
-        self, model: "_Model", u: np.ndarray, gradient: bool, start: int
+        self, model: ScaleModel, u: np.ndarray, gradient: bool, start: int
     ) -> tuple[np.ndarray, np.ndarray | None]:
         """Whitened residuals, and gradients of the log-likelihood if asked for."""
         x = np.asarray(model.fields(jnp.asarray(u)), np.float64)
@@ -267,10 +263,10 @@ class InverseProblem:
         cotangents = residual @ model.whiten_noise
         assert model.vjp is not None
         pulled = np.asarray(model.vjp(x, np.nan_to_num(cotangents)))
-        return residual, np.asarray(model.pull(jnp.asarray(pulled, u.dtype)))
+        return residual, np.asarray(model.pull(jnp.asarray(pulled, float)))
 
     def _evaluate_both(
-        self, model: "_Model", x: np.ndarray, u: np.ndarray, start: int
+        self, model: ScaleModel, x: np.ndarray, u: np.ndarray, start: int
     ) -> tuple[np.ndarray, np.ndarray]:
         """The same from one call for observations and derivative."""
 
@@ -283,9 +279,9 @@ class InverseProblem:
         except Exception as error:
             self._fail(model, u, 0, start, f"raised {type(error).__name__}: {error}", len(u))
             raise
-        return residual_of(observed), np.asarray(model.pull(jnp.asarray(pulled, u.dtype)))
+        return residual_of(observed), np.asarray(model.pull(jnp.asarray(pulled, float)))
 
-    def _observe(self, model: "_Model", x: np.ndarray) -> np.ndarray:
+    def _observe(self, model: ScaleModel, x: np.ndarray) -> np.ndarray:
         observed = np.asarray(model.forward(x), np.float64)
         if observed.shape != (len(x), len(self.data)):
             raise ValueError(
@@ -294,14 +290,14 @@ class InverseProblem:
             )
         return observed
 
-    def _observe_or_nan(self, model: "_Model", x: np.ndarray) -> np.ndarray:
+    def _observe_or_nan(self, model: ScaleModel, x: np.ndarray) -> np.ndarray:
         try:
             return self._observe(model, x[None])[0]
         except Exception:
             return np.full(len(self.data), np.nan)
 
     def _fail(
-        self, model: "_Model", u: np.ndarray, i: int, start: int, what: str, of: int = 1
+        self, model: ScaleModel, u: np.ndarray, i: int, start: int, what: str, of: int = 1
     ) -> None:
         field = np.asarray(model.fields(jnp.asarray(u[i : i + 1])))[0]
         which = f"sample {start + i}" if of == 1 else f"one of samples {start} to {start + of - 1}"
@@ -311,10 +307,22 @@ class InverseProblem:
 
     # --- the model of one scale ------------------------------------------------------------------
 
-    def _model(self, scale: int) -> "_Model":
+    def _model(self, scale: int) -> ScaleModel:
         if scale not in self._models:
-            self._models[scale] = _Model(self, scale, *self._own(scale))
+            self._models[scale] = self._make_model(scale, self.inflation(scale))
         return self._models[scale]
+
+    def _make_model(self, scale: int, error: Inflation | None) -> ScaleModel:
+        own = self.forward_at(scale) if self.forward_at and scale < self.scales else None
+        if own is None:
+            finer = [p.lattice for p in self.priors[scale:]]
+            maps = (self.forward, self.vjp, self.forward_and_vjp)
+        else:
+            finer = []
+            maps = (*own, None) if isinstance(own, tuple) else (own, None, None)
+        prior = self.priors[scale - 1]
+        noise = (self.data, self.noise_cov, error)
+        return ScaleModel(scale, prior, finer, *maps, *noise, self.traceable)
 
     def without_inflation(self) -> "InverseProblem":
         """The same problem with its own noise at every scale; it counts its own simulations."""
@@ -344,7 +352,7 @@ class InverseProblem:
         """What the forward map gives for a batch of fields of a scale `(n, m)`, without noise."""
         scale = self.scales if scale is None else checks.integer("scale", scale, 1, self.scales)
         x = self.priors[scale - 1].lattice.check("x", x)
-        model = _Model(self, scale, *self._own(scale), inflated=False)
+        model = self._make_model(scale, None)
         parts = []
         for start in range(0, len(x), self.chunk):
             lifted = model.lift(x[start : start + self.chunk])
@@ -352,10 +360,6 @@ class InverseProblem:
             parts.append(np.asarray(model.forward(lifted), np.float64))
         self.nfs += len(x)
         return np.concatenate(parts)
-
-    def _own(self, scale: int) -> tuple[Forward | None, Vjp | None]:
-        own = self.forward_at(scale) if self.forward_at and scale < self.scales else None
-        return own if isinstance(own, tuple) else (own, None)
 
     def _traceable(self, forward: Forward, field_shape: tuple[int, ...]) -> bool:
         fields = jax.ShapeDtypeStruct((2, *field_shape), jnp.zeros(0).dtype)
@@ -369,74 +373,3 @@ class InverseProblem:
                 f"forward must return shape (n, {len(self.data)}) for n fields, got {got} for n = 2"
             )
         return True
-
-
-class _Model:
-    """The forward map of one scale, from whitened coordinates."""
-
-    def __init__(
-        self,
-        problem: InverseProblem,
-        scale: int,
-        forward: Forward | None,
-        vjp: Vjp | None,
-        inflated: bool = True,
-    ):
-        self.scale = scale
-        self.prior = problem.priors[scale - 1]
-        finer = [] if forward is not None else [p.lattice for p in problem.priors[scale:]]
-        self.forward = problem.forward if forward is None else forward
-        self.vjp = problem.vjp if forward is None else vjp
-        self.both = problem.forward_and_vjp if forward is None else None
-
-        def lift(x: jax.Array) -> jax.Array:
-            for lattice in finer:
-                x = lattice.upsample(x)
-            return x
-
-        self.lift = jax.jit(lift)
-        self.fields = jax.jit(lambda u: lift(self.prior.unwhiten(u)))
-        covariance, self.shift = problem.noise_cov, np.zeros(len(problem.data))
-        error = problem.inflation(scale) if inflated else None
-        if error is not None:
-            covariance, self.shift = covariance + error.covariance, error.mean
-        self.whiten_noise = np.linalg.inv(np.linalg.cholesky(covariance))
-        self.compiled: Callable[[jax.Array, bool], tuple[jax.Array, jax.Array | None]] | None = None
-        if not problem.traceable:
-            self.pull = jax.jit(self._pull)
-            return
-
-        def residual(u: jax.Array) -> jax.Array:
-            target = jnp.asarray(problem.data - self.shift, u.dtype)
-            whiten = jnp.asarray(self.whiten_noise, u.dtype)
-            return (target - self.forward(self.fields(u))) @ whiten.T
-
-        def residual_and_gradient(u: jax.Array) -> tuple[jax.Array, jax.Array]:
-            r, pull = jax.vjp(residual, u)
-            return r, pull(-r)[0]
-
-        plain, both = jax.jit(residual), jax.jit(residual_and_gradient)
-        self.compiled = lambda u, gradient: both(u) if gradient else (plain(u), None)
-
-    def _pull(self, gradient: jax.Array) -> jax.Array:
-        """Gradients in whitened coordinates from gradients with respect to lifted fields."""
-        zero = jnp.zeros((len(gradient), self.prior.lattice.dim), gradient.dtype)
-        return jax.vjp(self.fields, zero)[1](gradient)[0]
-
-
-def _noise_covariance(std: ArrayLike | None, cov: ArrayLike | None, m: int) -> np.ndarray:
-    if (std is None) == (cov is None):
-        raise ValueError("noise_std or noise_cov must be given, and not both")
-    if std is not None:
-        array = checks.finite_array("noise_std", std)
-        if array.shape not in ((), (m,)):
-            raise ValueError(f"noise_std must be a number or have shape ({m},), got {array.shape}")
-        if array.min() <= 0:
-            raise ValueError(f"noise_std must be positive, got {array.min()}")
-        return np.diag(np.broadcast_to(array, (m,)) ** 2)
-    array = checks.finite_array("noise_cov", cov)
-    if array.shape != (m, m):
-        raise ValueError(f"noise_cov must have shape {(m, m)}, got {array.shape}")
-    if not np.allclose(array, array.T) or np.linalg.eigvalsh(array)[0] <= 0:
-        raise ValueError("noise_cov must be symmetric positive definite")
-    return array
