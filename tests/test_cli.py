@@ -1,5 +1,7 @@
 """The commands, as a shell would call them."""
 
+import json
+
 import matplotlib.image
 import numpy as np
 import pytest
@@ -41,6 +43,18 @@ def test_run_show_and_sample(tmp_path):
     result = runner.invoke(app, ["sample", out, "-n", "7", "-o", str(target)])
     assert result.exit_code == 0, result.output
     assert np.load(target).shape == (7, 2, 2)
+    size = ["--size", "2"]
+    result = runner.invoke(app, ["capture", "synthetic", out, *size, "-n", "400"])
+    assert result.exit_code == 0, result.output
+    assert "weighted" in result.output
+    for name in ("clusters", "eigenvectors"):
+        assert matplotlib.image.imread(tmp_path / "run" / "figures" / f"{name}.png").ndim == 3
+    short = ["--chains", "4", "--steps", "20", "-n", "100"]
+    result = runner.invoke(app, ["reference", "synthetic", out, *size, *short])
+    assert result.exit_code == 0, result.output
+    assert "against chains" in result.output
+    kept = json.loads((tmp_path / "run" / "reference.json").read_text())
+    assert len(kept["moments"]["chains"]["mean"]) == 4
     again = runner.invoke(app, arguments)
     assert again.exit_code == 1 and "out holds a run already" in again.output
 

@@ -42,7 +42,10 @@ def run(
     black_box: Annotated[
         bool | None, typer.Option(help="Hide the derivative (synthetic).", show_default=False)
     ] = None,
-    budget: Annotated[int, typer.Option(help="Forward simulations, a hard limit.")] = 800_000,
+    budget: Annotated[
+        int | None,
+        typer.Option(help="Forward simulations, a hard limit [800000; elliptic: 500000]."),
+    ] = None,
     seed: Seed = 0,
     out: Out = pathlib.Path("runs/latest"),
     flow: Annotated[str, typer.Option(help="`informed`, `glow` or `both`.")] = "informed",
@@ -51,7 +54,7 @@ def run(
     overwrite: Annotated[bool, typer.Option(help="Delete what `out` holds first.")] = False,
 ) -> None:
     """Learn a posterior; print its summary, write samples' figures and the certificate."""
-    from msign.experiments.run import load_problem, run_problem, summary_lines
+    from msign.experiments.run import default_budget, load_problem, run_problem, summary_lines
     from msign.inference import FitConfig
 
     with _one_line_errors():
@@ -60,7 +63,8 @@ def run(
         config = FitConfig(flow=flow, objective=objective)
         if overwrite and (out / "config.json").exists():
             shutil.rmtree(out)
-        summary = run_problem(made, out, budget, seed, resume, config)
+        limit = default_budget(problem) if budget is None else budget
+        summary = run_problem(made, out, limit, seed, resume, config)
     typer.echo("\n".join(summary_lines(summary)))
     typer.echo(f"\nwritten to {out}")
 

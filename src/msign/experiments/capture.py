@@ -174,8 +174,9 @@ def run_capture(
     figures = {
         "clusters": clusters_figure(posterior, found),
         "eigenvectors": marginals_figure(found),
-        "necessity": necessity_figure(posterior, found),
     }
+    if len(found) > 1:
+        figures["necessity"] = necessity_figure(posterior, found)
     for name, figure in figures.items():
         save_figure(figure, folder / f"{name}.png")
     return capture_lines(found), [folder / f"{name}.png" for name in figures]

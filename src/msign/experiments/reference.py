@@ -10,12 +10,15 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
+from msign import checks
 from msign.diagnostics.chains import run_chains
 from msign.diagnostics.maximum import find_maxima
 from msign.diagnostics.weights import normalised
 from msign.experiments.capture import leading_eigenvectors
 from msign.inference import Posterior
 from msign.problems.inverse import InverseProblem
+
+BATCHES = 20  # of consecutive Metropolis states, whose spread gives the errors
 
 
 class Moments(NamedTuple):
@@ -45,7 +48,10 @@ def compare(
     posterior: Posterior, chains: int = 96, steps: int = 2000, n: int = 20_000, seed: int = 11
 ) -> Comparison:
     """Moments of a posterior along the prior's leading eigenvectors, against both references."""
+    checks.integer("n", n, 2 * BATCHES)
     problem, scale = posterior.problem, posterior.scale
+    if problem.symmetry is None:
+        raise ValueError("problem must have a symmetry for mirrored chains, it has none")
     leading = leading_eigenvectors(problem.priors[scale - 1])
     before = problem.nfs
     long, acceptance = _chains(posterior, chains, steps, seed)
@@ -58,7 +64,7 @@ def compare(
     # Chains and batches of consecutive states are the units over which errors are estimated.
     groups = {
         "chains": _by_chain(mirrored[..., leading], chains),
-        "metropolis": states[:, leading].reshape(20, -1, len(leading)),
+        "metropolis": states[: n - n % BATCHES, leading].reshape(BATCHES, -1, len(leading)),
     }
     moments = {name: _grouped(g) for name, g in groups.items()}
     moments["flow"] = _weighted(u[:, leading], np.full(n, 1 / n))
@@ -81,8 +87,7 @@ def _chains(posterior: Posterior, chains: int, steps: int, seed: int) -> tuple[n
 
 
 def _mirrored(problem: InverseProblem, scale: int, u: np.ndarray) -> np.ndarray:
-    if problem.symmetry is None:
-        raise ValueError("problem must have a symmetry for mirrored chains, it has none")
+    assert problem.symmetry is not None
     prior = problem.priors[scale - 1]
     parts = []
     for states in u:

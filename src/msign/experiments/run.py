@@ -17,6 +17,15 @@ from msign.report.posterior import write_figures
 BUILT_IN: dict[str, Callable[..., InverseProblem]] = {"synthetic": synthetic, "elliptic": elliptic}
 
 
+# What the paper gave each of its problems.
+BUDGETS = {"synthetic": 800_000, "elliptic": 500_000}
+
+
+def default_budget(name: str) -> int:
+    """Forward simulations of a run that does not say how many: the paper's, else 800,000."""
+    return BUDGETS.get(name, 800_000)
+
+
 def load_problem(name: str, **options: Any) -> InverseProblem:
     """A built-in problem, or one from a file: `path/to/problem.py:name`.
 

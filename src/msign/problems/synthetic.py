@@ -176,4 +176,6 @@ def synthetic(
         name="synthetic",
     )
     problem.reference = SyntheticReference(problem, phi, gamma, tilt)
+    if tilt == 0:
+        problem.symmetry = lambda x: -np.asarray(x)
     return problem
