@@ -96,7 +96,8 @@ def _reversible(
     @jax.custom_vjp
     def run(weights: Any, fixed: Any, x: Array) -> tuple[Array, Array]:
         def step(carry: tuple[Array, Array], arrays: Any) -> tuple[tuple[Array, Array], None]:
-            y, log_det = block(*arrays, carry[0], inverse)
+            w, f = arrays
+            y, log_det = block(w, f, carry[0], inverse)
             return (y, carry[1] + log_det), None
 
         start = (x, jnp.zeros(x.shape[:1], x.dtype))
@@ -112,8 +113,8 @@ def _reversible(
 
         def step(carry: tuple[Array, Array], arrays: Any) -> tuple[tuple[Array, Array], Any]:
             y, dy = carry
-            x = block(*arrays, y, not inverse)[0]
             w, f = arrays
+            x = block(w, f, y, not inverse)[0]
             _, pull = jax.vjp(lambda w, x: block(w, f, x, inverse), w, x)
             d_weights, dx = pull((dy, d_log_det))
             return (x, dx), d_weights

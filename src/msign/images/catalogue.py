@@ -138,9 +138,7 @@ def _celeba(side: int) -> Callable[[pathlib.Path], Split]:
                 raise ValueError(f"{listing} names no training or no test images of {folder}")
         else:
             train, test = _last_tenth(paths)
-        return Split(
-            FolderImages(train, side, CELEBA_CROP), FolderImages(test, side, CELEBA_CROP)
-        )
+        return Split(FolderImages(train, side, CELEBA_CROP), FolderImages(test, side, CELEBA_CROP))
 
     return load
 
@@ -176,7 +174,9 @@ def _any_npz(path: pathlib.Path) -> Split:
 def _image_files(folder: pathlib.Path) -> list[pathlib.Path]:
     paths = sorted(p for p in folder.rglob("*") if p.suffix.lower() in SUFFIXES)
     if len(paths) < 2:
-        raise ValueError(f"{folder} must hold image files ({', '.join(SUFFIXES)}), got {len(paths)}")
+        raise ValueError(
+            f"{folder} must hold image files ({', '.join(SUFFIXES)}), got {len(paths)}"
+        )
     return paths
 
 

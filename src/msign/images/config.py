@@ -9,6 +9,7 @@ from msign.bijections.recompute import RECOMPUTE
 from msign.images.pixels import OUTPUTS
 
 MODELS = ("msign", "glow")
+FLOW = GlowConfig(blocks=8, hidden=64, activation="relu", max_log_scale=2.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Architecture:
 
     model: str = "msign"
     scales: int = 2
-    flow: GlowConfig = GlowConfig(blocks=8, hidden=64, activation="relu", max_log_scale=2.0)
+    flow: GlowConfig = FLOW
     output: str = "plain"
     bits: int | None = None
     per_band: bool = False
@@ -143,7 +144,7 @@ def _paper(
     scales: int, epochs: int, batch: int, hidden: int | tuple[int, ...] = 512, flip: bool = True
 ) -> Setting:
     """A column of the paper's table of hyper-parameters; earlier stages take 125 epochs."""
-    flow = GlowConfig(blocks=32, hidden=hidden, activation="relu", max_log_scale=2.0)
+    flow = dataclasses.replace(FLOW, blocks=32, hidden=hidden)
     training = Training(
         epochs=epochs, stage_epochs=125, batch=batch, flip=flip, checkpoint_seconds=600
     )

@@ -96,13 +96,12 @@ def round_trip_error(
 
 def field_of(model: Model, pixels: Pixels, images: np.ndarray, seed: int | None = None) -> Array:
     """Fields of images at the finest scale, with noise of a seed, or in the middle of each bin."""
-    images = jnp.asarray(images)
     dtype = jnp.result_type(float)
     if seed is None:
         noise = jnp.full(images.shape, 0.5, dtype)
     else:
         noise = jr.uniform(jr.key(seed), images.shape, dtype)
-    return fields_at(pixels, model, images, noise, model.scales)[0]
+    return fields_at(pixels, model, jnp.asarray(images), noise, model.scales)[0]
 
 
 def independent_pixels_bits(train: np.ndarray, test: np.ndarray, levels: int) -> float:

@@ -234,7 +234,7 @@ def _shapes(lattice: Lattice, scales: int) -> list[tuple[int, ...]]:
     """Shape of the squeezed field at each level, the finest first."""
     height, width = lattice.shape
     channels = lattice.channels or 1
-    shapes = []
+    shapes: list[tuple[int, ...]] = []
     for _ in range(scales):
         height, width, channels = height // 2, width // 2, 4 * channels
         shapes.append((height, width, channels))

@@ -1,5 +1,6 @@
 """The Haar prior of a data set by moment matching (paper, appendix G, table of mu_l)."""
 
+import math
 from typing import NamedTuple
 
 import equinox as eqx
@@ -85,7 +86,7 @@ def estimate_moments(
     for fine, total in zip(lattice.hierarchy(scales)[1:], details, strict=True):
         bands = total / (count * (fine.dim // images.shape[2]) / 4)
         mu.append(np.sqrt((bands if per_band else bands.mean()) * 4))
-    std = float(np.sqrt(max(square / values - mean**2, 0.0)))
+    std = math.sqrt(max(float(square / values - mean**2), 0.0))
     if std == 0 or any(np.min(m) == 0 for m in mu):
         raise ValueError("images must differ from each other: a moment of the data set is zero")
     return Moments(float(mean), std, tuple(mu), count)
@@ -102,9 +103,8 @@ def _sums(
     images: np.ndarray, key: PRNGKeyArray, pixels: Pixels, lattice: Lattice, scales: int
 ) -> list[Array]:
     """Sum and sum of squares at the coarsest scale; sums of squared details, scales 2 to L."""
-    images = pixels.reduce(jnp.asarray(images))
     noise = jr.uniform(key, images.shape)
-    v, _ = jax.vmap(pixels.field)(images, noise)
+    v, _ = jax.vmap(pixels.field)(pixels.reduce(jnp.asarray(images)), noise)
     details = []
     for fine in reversed(lattice.hierarchy(scales)[1:]):
         blocks = haar(to_blocks(v, (2, 2)))

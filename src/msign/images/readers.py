@@ -45,7 +45,7 @@ def read_idx(path: str | os.PathLike[str]) -> np.ndarray:
     magic, n, height, width = struct.unpack(">4I", content[:16])
     if magic != IDX_IMAGES:
         raise ValueError(
-            f"{path} must be an idx file of images (it begins {IDX_IMAGES:#010x}), got {magic:#010x}"
+            f"{path} must be an idx file of images (begin with {IDX_IMAGES:#x}), got {magic:#x}"
         )
     expected = n * height * width
     if len(content) - 16 != expected:

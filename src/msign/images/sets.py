@@ -71,7 +71,7 @@ class StoredImages(ImageSet):
         self.levels = levels
         self.planar = planar
         self.skip = skip
-        self.shape = planar or tuple(self.parts[0].shape[1:])  # type: ignore[assignment]
+        self.shape = planar or tuple(self.parts[0].shape[1:])
         self.starts = np.cumsum([0] + [len(p) for p in self.parts])
 
     def __len__(self) -> int:
@@ -114,7 +114,7 @@ class FolderImages(ImageSet):
         self.paths = list(paths)
         self.side, self.crop = side, crop
         self.colour = _open(self.paths[0]).mode not in GREY_MODES if colour is None else colour
-        self.shape = self._decode(self.paths[0]).shape  # type: ignore[assignment]
+        self.shape = self._decode(self.paths[0]).shape
 
     def __len__(self) -> int:
         return len(self.paths)

@@ -104,7 +104,9 @@ def part_size(training: Training, pixels_per_image: int, devices: int) -> int:
     if jax.default_backend() != "cpu":
         return batch
     limit = max(1, devices * CACHE_PIXELS // pixels_per_image)
-    return max(n for n in range(devices, batch + 1, devices) if batch % n == 0 and n <= max(limit, devices))
+    return max(
+        n for n in range(devices, batch + 1, devices) if batch % n == 0 and n <= max(limit, devices)
+    )
 
 
 Step = Callable[[Weights, np.ndarray, PRNGKeyArray, int], tuple[Weights, Array]]
@@ -158,7 +160,9 @@ def make_step(
         if parts == 1:
             value, gradient = jax.value_and_grad(loss)(weights.params, arrays, images[0], noise[0])
         else:
-            zero = jax.eval_shape(jax.value_and_grad(loss), weights.params, arrays, images[0], noise[0])
+            zero = jax.eval_shape(
+                jax.value_and_grad(loss), weights.params, arrays, images[0], noise[0]
+            )
             zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), zero)
             total, _ = jax.lax.scan(add, zero, (images, noise))
             value, gradient = jax.tree.map(lambda a: a / parts, total)

@@ -46,7 +46,9 @@ def training_batches(
     return read_ahead(images, (next(chosen) for _ in range(first, last)))
 
 
-def read_ahead(images: ImageSet, indices: Iterator[np.ndarray]) -> Generator[np.ndarray, None, None]:
+def read_ahead(
+    images: ImageSet, indices: Iterator[np.ndarray]
+) -> Generator[np.ndarray, None, None]:
     """The images of each entry of `indices`, at most `AHEAD` of them waiting."""
     waiting: queue.Queue[np.ndarray | BaseException | None] = queue.Queue(AHEAD)
     stopped = threading.Event()

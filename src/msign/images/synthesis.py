@@ -38,7 +38,9 @@ def sample_images(
     cells = int(np.prod(model.lattices[scale - 1].shape))
     batch = max(1, min(n, BATCH_PIXELS // cells))
     drawn = [
-        pixels.image(model.sample(jr.fold_in(jr.key(seed), i), batch, scale, temperature=temperature))
+        pixels.image(
+            model.sample(jr.fold_in(jr.key(seed), i), batch, scale, temperature=temperature)
+        )
         for i in range(-(-n // batch))
     ]
     return np.concatenate(drawn)[:n]
@@ -91,9 +93,7 @@ def recovered_snapshots(
     return _snapshots(network, pixels, z, per_scale)
 
 
-def _snapshots(
-    network: MsIGN, pixels: Pixels, z: tuple, per_scale: int
-) -> list[list[np.ndarray]]:
+def _snapshots(network: MsIGN, pixels: Pixels, z: tuple, per_scale: int) -> list[list[np.ndarray]]:
     shown = [pixels.image(field) for scale in network.snapshots(z, per_scale) for field in scale]
     return [[part[i] for part in shown] for i in range(len(z[0]))]
 

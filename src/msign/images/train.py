@@ -1,8 +1,8 @@
 """Multi-stage maximum likelihood (paper, section 6.2, Algorithm 1 and appendix G).
 
-At stage l the flows F_1, ..., F_l are trained on images pooled to scale l, from the model that stage
-l - 1 left and from F_l = identity. What is kept of a stage is the running average of weights with
-the fewest bits per dimension on images held out from the training set.
+At stage l the flows F_1, ..., F_l are trained on images pooled to scale l, from the model that
+stage l - 1 left and from F_l = identity. What is kept of a stage is the running average of weights
+with the fewest bits per dimension on images held out from the training set.
 """
 
 import math
@@ -171,7 +171,9 @@ def train_stage(
             done["losses"] += len(losses)
             losses = []
             done["seconds"] = time.monotonic() - begin
-            task.progress.update(stage, (number + 1) / steps, epoch=str(-(-(number + 1) // per_epoch)))
+            task.progress.update(
+                stage, (number + 1) / steps, epoch=str(-(-(number + 1) // per_epoch))
+            )
         if whole:
             averaged = join(weights.average, rest, stage)
             if _validated(task, averaged, stage, epoch, done):
@@ -228,7 +230,9 @@ def _started(task: Task, model: Glow, stage: int) -> Glow:
     return model.started_from(field_of(model, task.pixels, images, task.seed))
 
 
-def _costs(model: Model, setting: Setting, split: Split, stages: tuple[int, ...]) -> dict[int, float]:
+def _costs(
+    model: Model, setting: Setting, split: Split, stages: tuple[int, ...]
+) -> dict[int, float]:
     """Cost of each stage: steps times cells of all flows that a step goes through."""
     training = setting.training
     per_epoch = steps_per_epoch(split.train, training.batch)

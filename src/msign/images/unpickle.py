@@ -46,6 +46,11 @@ def _empty_array(kind: Any, shape: Any, code: Any) -> np.ndarray:
     return np.ndarray.__new__(np.ndarray, (0,), np.uint8)
 
 
+def _array_of_bytes(content: Any, dtype: Any, shape: Any, order: Any) -> np.ndarray:
+    """Protocol 5 pickles write an array as its bytes."""
+    return np.frombuffer(content, _plain_dtype(dtype)).reshape(shape, order=order)
+
+
 def _bytes_from_text(text: str, encoding: str = "latin1") -> bytes:
     """Protocol 2 pickles write bytes as latin-1 text."""
     if encoding not in ("latin1", b"latin1"):
@@ -58,6 +63,8 @@ ALLOWED: dict[tuple[str, str], Callable[..., Any]] = {
     ("numpy", "dtype"): _plain_dtype,
     ("numpy.core.multiarray", "_reconstruct"): _empty_array,
     ("numpy._core.multiarray", "_reconstruct"): _empty_array,
+    ("numpy.core.numeric", "_frombuffer"): _array_of_bytes,
+    ("numpy._core.numeric", "_frombuffer"): _array_of_bytes,
     ("_codecs", "encode"): _bytes_from_text,
 }
 

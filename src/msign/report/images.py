@@ -22,9 +22,7 @@ def image_grid(images: np.ndarray, columns: int, zoom: int | None = None) -> np.
         zoom: Pixels per pixel; None: so that the grid is about 640 wide.
     """
     if images.ndim != 4 or images.shape[-1] not in (1, 3) or not len(images):
-        raise ValueError(
-            f"images must have shape (n, height, width, 1 or 3), got {images.shape}"
-        )
+        raise ValueError(f"images must have shape (n, height, width, 1 or 3), got {images.shape}")
     n, height, width, channels = images.shape
     columns = min(checks.integer("columns", columns, 1), n)
     zoom = max(1, round(WIDTH / (columns * width))) if zoom is None else zoom
