@@ -23,7 +23,7 @@ from msign.images.synthesis import (
     recovered_snapshots,
     sample_images,
 )
-from msign.images.train import train
+from msign.images.training import train
 from msign.report.images import image_grid, save_png, snapshot_grid
 
 Path = str | os.PathLike[str]
@@ -224,7 +224,7 @@ def _given_image(files: ImageRun, name: str, value: str, data_dir: Path | None) 
         raise ValueError(f"{name} must be an image file or the number of a test image, got {value}")
     image = FolderImages([path], side=shape[0], colour=shape[2] == 3).read([0])[0]
     levels = files.read_config()["levels"]
-    return (image.astype(np.uint16) * (levels - 1) // 255).astype(np.uint8)
+    return np.round(image * ((levels - 1) / 255)).astype(np.uint8)
 
 
 def _picture(files: ImageRun, output: Path | None, name: str) -> pathlib.Path:

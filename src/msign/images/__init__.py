@@ -15,7 +15,7 @@ from msign.images.synthesis import (
     recovered_snapshots,
     sample_images,
 )
-from msign.images.train import train
+from msign.images.training import train
 
 __all__ = [
     "PRESETS",

@@ -4,6 +4,7 @@ import math
 from typing import Any, NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
@@ -96,7 +97,7 @@ def round_trip_error(
 
 def field_of(model: Model, pixels: Pixels, images: np.ndarray, seed: int | None = None) -> Array:
     """Fields of images at the finest scale, with noise of a seed, or in the middle of each bin."""
-    dtype = jnp.result_type(float)
+    dtype = next(a.dtype for a in jax.tree.leaves(model.flows) if eqx.is_inexact_array(a))
     if seed is None:
         noise = jnp.full(images.shape, 0.5, dtype)
     else:
