@@ -13,11 +13,11 @@ from msign.images import Glow, load_model
 from msign.lattice import Lattice
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
-CONFIG = GlowConfig(blocks=2, hidden=4)
+CONFIG = GlowConfig(blocks=1, hidden=4)
 
 
-def glow(side=4, channels=2, scales=2):
-    return Glow(Lattice((side, side), channels), scales, CONFIG, 0.3, 0.7)
+def glow(scales=2):
+    return Glow(Lattice((4, 4), 2), scales, CONFIG, 0.3, 0.7)
 
 
 def test_at_the_start_it_is_white_noise():

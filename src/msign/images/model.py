@@ -59,7 +59,7 @@ def join(weights: PyTree, rest: Model, stage: int) -> Model:
 def _trained(model: Model, stage: int) -> list[Any]:
     if isinstance(model, MsIGN):
         return list(model.flows[:stage])
-    return [*model.flows, *model.splits]
+    return [*model.flows, *(model.splits if model.scales > 1 else ())]
 
 
 def _is_fixed(node: Any) -> bool:

@@ -6,7 +6,6 @@ that of one device.
 """
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -109,7 +108,26 @@ def part_size(training: Training, pixels_per_image: int, devices: int) -> int:
     )
 
 
-Step = Callable[[Weights, np.ndarray, PRNGKeyArray, int], tuple[Weights, Array]]
+class Step:
+    """The compiled step of a stage: weights, batch, key and step number to weights and loss."""
+
+    def __init__(self, function: Any, arrays: PyTree, parts: int, spread: NamedSharding):
+        self.function, self.arrays = function, arrays
+        self.parts, self.spread = parts, spread
+
+    def __call__(
+        self, weights: Weights, images: np.ndarray, key: PRNGKeyArray, number: int
+    ) -> tuple[Weights, Array]:
+        return self.function(*self._arguments(weights, images, key, number))
+
+    def compiled(self, weights: Weights, images: np.ndarray, key: PRNGKeyArray, number: int) -> Any:
+        """The compiled program, to be looked at (its memory, say)."""
+        return self.function.lower(*self._arguments(weights, images, key, number)).compile()
+
+    def _arguments(self, weights: Weights, images: np.ndarray, key: Any, number: int) -> Any:
+        shape = (self.parts, len(images) // self.parts, *images.shape[1:])
+        batch = jax.device_put(images.reshape(shape), self.spread)
+        return weights, self.arrays, batch, key, jnp.asarray(number, jnp.int32)
 
 
 def make_step(
@@ -120,7 +138,7 @@ def make_step(
     optimiser: optax.GradientTransformation,
     values: int,
 ) -> Step:
-    """The compiled step of a stage: weights, batch, key and step number to weights and loss.
+    """The step of a stage.
 
     Args:
         rest: The model without the trained weights.
@@ -172,15 +190,7 @@ def make_step(
         average = jax.tree.map(lambda a, p: decay * a + (1 - decay) * p, weights.average, params)
         return Weights(params, average, optimised), value
 
-    compiled = jax.jit(step, donate_argnums=0)
-
-    def run(
-        weights: Weights, images: np.ndarray, key: PRNGKeyArray, number: int
-    ) -> tuple[Weights, Array]:
-        batch = jax.device_put(images.reshape(parts, part, *images.shape[1:]), spread)
-        return compiled(weights, arrays, batch, key, jnp.asarray(number, jnp.int32))
-
-    return run
+    return Step(jax.jit(step, donate_argnums=0), arrays, parts, spread)
 
 
 def on_all_devices(tree: PyTree) -> PyTree:
