@@ -52,6 +52,7 @@ class Reversible(Scan):
 
     Nothing between the blocks is kept: memory does not grow with K. Inputs come back with the
     rounding errors of a round trip. Blocks are evaluated once more than by `Checkpointed`.
+    The derivative is that of a batch: of `vmap` over fields, as in a training loss.
     """
 
     def transform_and_log_det(
