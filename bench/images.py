@@ -6,10 +6,10 @@
     python bench/images.py compare cifar10 --data-dir DIR --minutes 60
 
 `memory` compiles a step of the last stage in a process of its own for each row, and prints what XLA
-reserves for it (arguments, results and temporaries), the peak of the process less what it had
-before the step, and the time of a step. `compare` trains both models with as many blocks, hidden
-channels and scales for as long by the clock, earlier stages included; epochs follow from the time
-of a step, measured first.
+reserves for its temporaries (activations and gradients), the same with weights, their average and
+Adam's state, the peak of the whole process, and the shortest time of a step. `compare` trains both
+models with as many blocks, hidden channels and scales for as long by the clock, earlier stages
+included; epochs follow from the time of a step, measured first.
 """
 
 import argparse
@@ -54,7 +54,6 @@ def memory_worker(options) -> None:
     step = make_step(rest, scales, Pixels(), training, optimiser, side * side * 3)
     images = np.random.default_rng(0).integers(0, 256, (batch, side, side, 3), dtype=np.uint8)
     analysis = step.compiled(weights, images, jr.key(0), 0).memory_analysis()
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     times = []
     for number in range(1 + options.steps):
         start = time.perf_counter()
@@ -69,7 +68,7 @@ def memory_worker(options) -> None:
         - analysis.alias_size_in_bytes
     )
     found = {"temporaries": analysis.temp_size_in_bytes, "reserved": reserved}
-    found |= {"process": 1024 * (after - before), "peak": 1024 * after, "step": min(times[1:])}
+    found |= {"peak": 1024 * after, "step": min(times[1:])}
     print(json.dumps(found | {"parameters": sum(model.parameters())}))
 
 
@@ -78,7 +77,15 @@ def memory(options) -> None:
         f"one training step, {options.side} x {options.side} x 3, batch {options.batch}, "
         f"{options.scales} scales, {options.hidden} hidden channels, {options.model}"
     )
-    head = ("recompute", "K", "parameters", "temporaries MB", "all MB", "process MB", "step s")
+    head = (
+        "recompute",
+        "K",
+        "parameters",
+        "temporaries MB",
+        "with weights",
+        "process MB",
+        "step s",
+    )
     print("".join(f"{name:>16}" for name in head))
     for what in options.kinds:
         rows = []
@@ -89,12 +96,13 @@ def memory(options) -> None:
                     arguments += [f"--{name}", getattr(options, name)]
             rows.append(_run_worker(arguments))
             r = rows[-1]
-            megabytes = [f"{r[n] / 1e6:.0f}" for n in ("temporaries", "reserved", "process")]
+            megabytes = [f"{r[n] / 1e6:.0f}" for n in ("temporaries", "reserved", "peak")]
             cells = (what, blocks, f"{r['parameters']:,}", *megabytes, f"{r['step']:.2f}")
             print("".join(f"{cell:>16}" for cell in cells), flush=True)
-        ratio = rows[-1]["reserved"] / rows[0]["reserved"]
         last, first = options.blocks[-1], options.blocks[0]
-        print(f"{what:>16}  memory of K={last} over K={first}: {ratio:.2f}", flush=True)
+        names = {"temporaries": "temporaries", "reserved": "with weights", "peak": "process"}
+        ratios = [f"{name} {rows[-1][n] / rows[0][n]:.2f}" for n, name in names.items()]
+        print(f"{what:>16}  K={last} over K={first}: {', '.join(ratios)}", flush=True)
 
 
 def _run_worker(arguments) -> dict:
@@ -109,33 +117,46 @@ def _run_worker(arguments) -> dict:
 
 
 def preset(options) -> None:
-    """Steps of every stage of a preset on made-up images; saved after the first half, resumed."""
+    """Steps of a preset's last stage on made-up images, killed after the first one and resumed."""
     import numpy as np
 
-    from msign.images import PRESETS, StoredImages, train
+    from msign.images import PRESETS, ImageRun, StoredImages, train
 
     side = {"mnist": 28, "cifar10": 32, "imagenet32": 32, "celeba128": 128}.get(options.name, 64)
     channels = 1 if options.name == "mnist" else 3
     setting = PRESETS[options.name].changed(
-        batch=options.batch, epochs=2, stage_epochs=1, validation=options.batch, flip=False
+        batch=options.batch,
+        epochs=1,
+        stage_epochs=0,
+        validation=1,
+        samples=1,
+        checkpoint_seconds=0.0,
     )
-    setting = setting.changed(checkpoint_seconds=0.0)
-    coarse = np.random.default_rng(0).normal(
-        size=(5 * options.batch, side // 4, side // 4, channels)
-    )
+    n = 1 + options.steps * options.batch
+    coarse = np.random.default_rng(0).normal(size=(max(n, 5), side // 4, side // 4, channels))
     smooth = 128 + 40 * coarse.repeat(4, 1).repeat(4, 2)
     images = StoredImages([np.clip(smooth, 0, 255).astype(np.uint8)])
+    save = ImageRun.save_checkpoint
+
+    def save_and_die(run, *arguments) -> None:
+        save(run, *arguments)
+        raise KeyboardInterrupt
+
     start = time.perf_counter()
-    trained = train(images, setting, options.out, resume=True, show=True)
+    ImageRun.save_checkpoint = save_and_die
+    try:
+        train(images, setting, options.out)
+    except KeyboardInterrupt:
+        print(f"killed after one step and {time.perf_counter() - start:.0f} s", flush=True)
+    ImageRun.save_checkpoint = save
+    trained = train(images, setting, options.out, resume=True)
     seconds = time.perf_counter() - start
-    again = train(images, setting, options.out, resume=True)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
-    assert again.records == trained.records
-    for record in trained.records:
-        print(record)
+    last = trained.records[-1]
     print(
-        f"{options.name}: {sum(trained.model.parameters()):,} parameters, batch {options.batch}, "
-        f"{seconds:.0f} s, peak of the process {peak:.2f} GB"
+        f"{options.name}: {sum(trained.model.parameters()):,} parameters, {last['step']} steps of "
+        f"{options.batch} images, {last['train_bits']:.3f} bits/dim, {seconds:.0f} s, peak of the "
+        f"process {peak:.2f} GB"
     )
 
 
@@ -266,6 +287,7 @@ def main() -> None:
     p = commands.add_parser("preset")
     p.add_argument("name")
     p.add_argument("--batch", type=int, default=4)
+    p.add_argument("--steps", type=int, default=2)
     p.add_argument("--out", default="runs/bench-preset")
     c = commands.add_parser("compare")
     c.add_argument("data")

@@ -63,6 +63,7 @@ class Training:
         flip: Mirror images at random.
         validation: Training images held out to choose the weights to keep.
         validate_every: Epochs between validations, and between pictures of samples.
+        samples: Images in each of these pictures.
         patience: Validations without improvement after which a stage ends; None: never.
         checkpoint_seconds: The most that a killed run can lose.
         recompute: `blocks`, `inversion` or `nothing`: what the derivative computes again instead
@@ -81,6 +82,7 @@ class Training:
     flip: bool = False
     validation: int = 1000
     validate_every: int = 1
+    samples: int = 64
     patience: int | None = None
     checkpoint_seconds: float = 60.0
     recompute: str = "blocks"
@@ -98,6 +100,7 @@ class Training:
         checks.positive("clip", self.clip)
         checks.integer("validation", self.validation, 1)
         checks.integer("validate_every", self.validate_every, 1)
+        checks.integer("samples", self.samples, 1)
         if self.patience is not None:
             checks.integer("patience", self.patience, 1)
         if checks.finite("checkpoint_seconds", self.checkpoint_seconds) < 0:
@@ -162,8 +165,8 @@ PRESETS: dict[str, Setting] = {
     "imagenet64": _paper(3, 200, 200),
 }
 
-# Sizes that two cores train in minutes (digits) or an hour, used where no preset is asked for. Those
-# of digits were chosen by validation bits: there are 1300 images, and more epochs do not help.
+# Sizes that two cores train in minutes (digits) or an hour, used where no preset is asked for.
+# Those of digits were chosen by validation bits; with 1300 images, more epochs do not help.
 DEFAULTS: dict[str, Setting] = {
     "digits": Setting(
         Architecture(output="sigmoid"),

@@ -31,7 +31,6 @@ from msign.images.stream import order_of_epoch, steps_per_epoch, training_batche
 from msign.images.synthesis import sample_images
 from msign.report.images import image_grid, save_png
 
-SAMPLES = 64
 IN_FLIGHT = 16  # steps between two looks at the loss
 
 
@@ -184,7 +183,8 @@ def train_stage(
             task.run.save_checkpoint(StageState(weights, best), {"stage": stage, **done})
             saved = time.monotonic()
     batches.close()
-    return join(jax.device_get(best), rest, stage), done["records"]
+    kept = jax.tree.map(jnp.asarray, jax.device_get(best))  # on one device
+    return join(kept, rest, stage), done["records"]
 
 
 def _nothing_done(records: list[dict[str, Any]]) -> dict[str, Any]:
@@ -215,7 +215,8 @@ def _validated(task: Task, model: Model, stage: int, epoch: int, done: dict[str,
     done |= {"best": bits, "stale": 0} if better else {"stale": done["stale"] + 1}
     done |= {"loss": 0.0, "losses": 0, "records": [*done["records"], record]}
     task.run.write_log(done["records"])
-    drawn = sample_images(model, task.pixels, SAMPLES, task.seed, scale=stage)
+    count = task.setting.training.samples
+    drawn = sample_images(model, task.pixels, count, task.seed, scale=stage)
     grid = image_grid(task.pixels.shown(drawn), 8)
     for name in (f"stage{stage}_epoch{epoch:04d}.png", "latest.png"):
         save_png(grid, task.run.path / "samples" / name)
