@@ -135,6 +135,7 @@ def preset(options) -> None:
     n = 1 + options.steps * options.batch
     coarse = np.random.default_rng(0).normal(size=(max(n, 5), side // 4, side // 4, channels))
     smooth = 128 + 40 * coarse.repeat(4, 1).repeat(4, 2)
+    smooth += 10 * np.random.default_rng(1).normal(size=smooth.shape)
     images = StoredImages([np.clip(smooth, 0, 255).astype(np.uint8)])
     save = ImageRun.save_checkpoint
 

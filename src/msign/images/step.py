@@ -76,7 +76,7 @@ def bits_of(
 def optimiser_of(training: Training, steps: int, last: bool) -> optax.GradientTransformation:
     """Adam with warm-up, clipping and, at the last stage, decay; a step not finite is skipped."""
     rate: Any = training.learning_rate
-    warm = min(training.warmup, steps // 2)
+    warm = training.warmup
     down = round(training.decay * steps) if last else 0
     pieces = [optax.linear_schedule(0.0, rate, warm)] if warm else []
     pieces += [optax.constant_schedule(rate)]

@@ -150,6 +150,7 @@ def train_stage(
     params, rest = split_trainable(model, stage)
     state = StageState(Weights(params, params, optimiser.init(params)), params)
     state, done = task.run.load_checkpoint(stage, state) or (state, _nothing_done(records))
+    done = {name: done[name] for name in _nothing_done([])}
     weights, best = on_all_devices((state.weights, state.best))
     step = make_step(rest, stage, task.pixels, training, optimiser, task.values)
     key = jr.fold_in(jr.fold_in(jr.key(task.seed), 1), stage)
