@@ -9,7 +9,7 @@ from msign.bijections.recompute import RECOMPUTE
 from msign.images.pixels import OUTPUTS
 
 MODELS = ("msign", "glow")
-FLOW = GlowConfig(blocks=8, hidden=64, activation="relu", max_log_scale=2.0)
+FLOW = GlowConfig(blocks=8, hidden=64, activation="relu")
 
 
 @dataclasses.dataclass(frozen=True)
