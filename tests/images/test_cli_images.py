@@ -1,5 +1,6 @@
 """`msign images ...`, as a shell would call it."""
 
+import contextlib
 import json
 
 import numpy as np
@@ -25,8 +26,12 @@ def opened(path):
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory, shared_compilation):
-    out = tmp_path_factory.mktemp("run") / "digits"
-    result = run("train", "digits", *SMALL, "--out", out)
+    """A run in a folder of the data set's name, which must not be taken for the data set."""
+    folder = tmp_path_factory.mktemp("run")
+    out = folder / "digits"
+    out.mkdir()
+    with contextlib.chdir(folder):
+        result = run("train", "digits", *SMALL, "--out", out)
     assert result.exit_code == 0, result.output
     return out, result.output
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from msign import checks
-from msign.images.catalogue import load_images
+from msign.images.catalogue import NAMES, load_images
 from msign.images.config import DEFAULTS, OTHERWISE, PRESETS, Setting
 from msign.images.evaluate import bits_per_dim, round_trip_error
 from msign.images.mu import PAPER, estimate_moments
@@ -55,7 +55,7 @@ def train_run(
     checks.integer("seed", seed, 0)
     split = load_images(data, data_dir, size, setting.architecture.pad)
     folder = None if data_dir is None else os.path.abspath(data_dir)
-    name = os.path.abspath(data) if os.path.exists(data) else data
+    name = data if data in NAMES else os.path.abspath(data)
     about = {"data": name, "data_dir": folder, "size": size}
     run = pathlib.Path(out)
     if overwrite and (run / "config.json").exists():
