@@ -32,6 +32,7 @@ bench: $(STAMP)
 	$(BIN)/python bench/glow.py
 	$(BIN)/python bench/fem.py
 	$(BIN)/python bench/inference.py
+	$(BIN)/python bench/images.py memory
 
 clean:
 	rm -rf $(VENV) demo

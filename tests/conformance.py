@@ -27,6 +27,7 @@ from msign.bijections import (
     squeeze_window,
     squeezed_shape,
 )
+from msign.bijections.recompute import recomputing
 from msign.lattice import Lattice
 from msign.priors import (
     BlockReflection,
@@ -159,6 +160,7 @@ BIJECTIONS |= {
     **{f"glow_flow bands {n}": Case(lambda p=p: flow(p(), "bands")) for n, p in BANDS.items()},
     **{f"glow_flow raw {n}": Case(lambda p=p: flow(p(), "raw")) for n, p in RAW.items()},
     **{f"PriorConditioning {n}": fixed(lambda p=p: p().conditioning()) for n, p in PRIORS.items()},
+    "recomputing blocks": Case(lambda: recomputing(glow_stack(KEY, (4, 3, 4), 3, 5), "blocks")),
     "TriangularMap": Case(lambda: TriangularMap(4)),
     "SplineCoupling": Case(lambda: spline_coupling([True, False, False], 1), masked=True),
     "SplineCoupling room": Case(lambda: spline_coupling([True, False, False], 2), masked=True),

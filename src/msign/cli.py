@@ -6,12 +6,16 @@ from typing import Annotated
 
 import typer
 
+from msign import cli_images
+from msign.cli_errors import one_line_errors
+
 app = typer.Typer(
     help="Multiscale invertible generative networks for high-dimensional Bayesian inference.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(cli_images.app, name="images")
 
 Out = Annotated[pathlib.Path, typer.Option(help="Directory of the run.")]
 Seed = Annotated[int, typer.Option(help="Random seed; same seed, same numbers.")]
@@ -57,7 +61,7 @@ def run(
     from msign.experiments.run import default_budget, load_problem, run_problem, summary_lines
     from msign.inference import FitConfig
 
-    with _one_line_errors():
+    with one_line_errors():
         chosen = {"gamma": gamma, "tilt": tilt, "black_box": black_box, "hard": hard}
         made = load_problem(problem, size=size, **chosen)
         config = FitConfig(flow=flow, objective=objective)
@@ -81,7 +85,7 @@ def sample(
     """Draw independent samples from a finished run."""
     from msign.experiments.run import sample_run
 
-    with _one_line_errors():
+    with one_line_errors():
         sample_run(run, n, seed, output)
     typer.echo(f"{n} samples written to {output}")
 
@@ -93,7 +97,7 @@ def show(
     """Print the summary of a finished run."""
     from msign.experiments.run import read_summary, summary_lines
 
-    with _one_line_errors():
+    with one_line_errors():
         typer.echo("\n".join(summary_lines(read_summary(run))))
 
 
@@ -112,7 +116,7 @@ def modes(
     from msign.experiments.modes import run_modes
     from msign.experiments.run import load_problem
 
-    with _one_line_errors():
+    with one_line_errors():
         made = load_problem(problem, size=size, hard=hard)
         lines, picture = run_modes(made, out, starts, seed)
     typer.echo("\n".join(lines))
@@ -179,7 +183,7 @@ def multiscale(
     from msign.experiments.multiscale import run_multiscale
     from msign.experiments.run import load_problem
 
-    with _one_line_errors():
+    with one_line_errors():
         lines, pictures = run_multiscale(load_problem(problem, size=size), out, n, seed)
     typer.echo("\n".join(lines))
     typer.echo("\n" + "\n".join(f"written to {path}" for path in pictures))
@@ -197,19 +201,8 @@ def prior(
     from msign.report.figures import save_figure
     from msign.report.prior import prior_figure
 
-    with _one_line_errors():
+    with one_line_errors():
         figure = prior_figure(size, seed)
         out.mkdir(parents=True, exist_ok=True)
         save_figure(figure, out / "prior.png")
     typer.echo(f"written to {out / 'prior.png'}")
-
-
-class _one_line_errors:
-    """Errors of a user's input as one line, without a traceback."""
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, ValueError | OSError | RuntimeError):
-            typer.secho(f"error: {error}", fg="red", err=True)
-            raise typer.Exit(1) from None

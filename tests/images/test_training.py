@@ -1,0 +1,200 @@
+"""Training: it learns, a stage at a time, and an interrupted run ends with the same numbers."""
+
+import json
+import pathlib
+
+import equinox as eqx
+import numpy as np
+import pytest
+from PIL import Image
+
+from helpers import in_float32, refused
+from msign.images import (
+    PRESETS,
+    Architecture,
+    ImageRun,
+    Setting,
+    StoredImages,
+    Training,
+    bits_per_dim,
+    independent_pixels_bits,
+    load_images,
+    round_trip_error,
+    train,
+)
+from msign.images.sets import held_out
+
+pytestmark = pytest.mark.usefixtures("shared_compilation")
+TINY = Setting().changed(
+    blocks=1, hidden=4, batch=10, epochs=2, stage_epochs=1, warmup=2, validation=10
+)
+IMAGES = StoredImages([np.random.default_rng(0).integers(0, 90, (60, 4, 4, 1), dtype=np.uint8)])
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, shared_compilation):
+    """An uninterrupted run: its result and its directory."""
+    out = tmp_path_factory.mktemp("finished")
+    return train(IMAGES, TINY, out), out
+
+
+DIGITS = {
+    "blocks": 4,
+    "hidden": 12,
+    "scales": 2,
+    "output": "sigmoid",
+    "epochs": 12,
+    "average": 0.95,
+    "stage_epochs": 0,
+    "validation": 100,
+    "validate_every": 12,
+    "warmup": 10,
+    "learning_rate": 1e-2,
+    "recompute": "nothing",
+}
+
+
+class Killed(Exception):
+    pass
+
+
+@pytest.mark.parametrize("checkpoints", [3, 9])
+def test_a_killed_run_goes_on_and_ends_with_the_same_numbers(
+    checkpoints, finished, tmp_path, monkeypatch
+):
+    """Killed in the first stage (5 steps) and in the middle of an epoch of the second (10)."""
+    every_step = TINY.changed(checkpoint_seconds=0.0)
+    save, count = ImageRun.save_checkpoint, 0
+
+    def dying(self, *arguments):
+        nonlocal count
+        save(self, *arguments)
+        count += 1
+        if count == checkpoints:
+            raise Killed
+
+    monkeypatch.setattr(ImageRun, "save_checkpoint", dying)
+    with pytest.raises(Killed):
+        train(IMAGES, every_step, tmp_path)
+    monkeypatch.undo()
+    with refused("out holds a run already", tmp_path):
+        train(IMAGES, every_step, tmp_path)
+    with refused("seed", 0, "resume", 1):
+        train(IMAGES, every_step, tmp_path, seed=1, resume=True)
+    with refused("setting.training.batch", 10, 5):
+        train(IMAGES, every_step.changed(batch=5), tmp_path, resume=True)
+    resumed = train(IMAGES, every_step, tmp_path, resume=True)
+    whole = finished[0]
+    assert eqx.tree_equal(resumed.model, whole.model)
+    names = ("stage", "epoch", "step", "train_bits", "valid_bits")
+    for a, b in zip(whole.records, resumed.records, strict=True):
+        assert [a[n] for n in names] == [b[n] for n in names]
+
+
+def test_what_a_run_leaves(finished):
+    trained, out = finished
+    run = ImageRun.existing(out)
+    assert eqx.tree_equal(run.model(), trained.model)
+    assert [(r["stage"], r["epoch"]) for r in run.read_log()] == [(1, 1), (2, 1), (2, 2)]
+    assert run.setting() == TINY and run.pixels() == trained.pixels
+    assert not (out / "checkpoint.npz").exists()
+    names = {p.name for p in (out / "samples").iterdir()}
+    expected = {"stage1_epoch0001.png", "stage2_epoch0001.png", "stage2_epoch0002.png"}
+    assert names == expected | {"latest.png"}
+    with Image.open(out / "samples" / "latest.png") as picture:
+        assert picture.mode == "L" and picture.width > 300
+    assert not [p for p in pathlib.Path(out).rglob("*") if "npz." in p.name]
+    # Nothing is trained in a run that is finished.
+    assert eqx.tree_equal(train(IMAGES, TINY, out, resume=True).model, trained.model)
+
+
+def test_the_first_stage_learns_the_pooled_images(finished):
+    """Its model is kept, and gives its own bits on the pooled validation images."""
+    run = ImageRun.existing(finished[1])
+    first = run.load_stage(1)
+    record = run.read_log()[0]
+    assert record["stage"] == 1 and run.read_config()["values"] == 16
+    valid = held_out(IMAGES, 10, 0).test
+    assert bits_per_dim(first, run.pixels(), valid, 1).mean == pytest.approx(record["valid_bits"])
+    last = finished[0].model
+    assert not eqx.tree_equal(first.flows[0], last.flows[0])  # trained jointly afterwards
+
+
+def test_a_run_that_diverges_says_so(tmp_path):
+    with pytest.raises(RuntimeError, match=r"diverged at stage 1.*learning_rate than 1e"):
+        train(IMAGES, TINY.changed(learning_rate=1e30, warmup=0), tmp_path)
+
+
+def test_a_tiny_model_of_digits_beats_independent_pixels(tmp_path):
+    digits = load_images("digits")
+    alone = independent_pixels_bits(
+        digits.train.read(range(1500)), digits.test.read(range(297)), 17
+    )
+    assert alone == pytest.approx(2.42, abs=0.01)
+    setting = Setting().changed(**DIGITS)
+    trained = train(digits.train, setting, tmp_path)
+    assert bits_per_dim(trained.model, trained.pixels, digits.test).mean < alone - 0.15
+    # Encoding and decoding real images, in float32.
+    images = digits.test.read(range(100))
+    worst, typical = round_trip_error(in_float32(trained.model), trained.pixels, images)
+    assert 1e-8 < typical < worst < 1e-3
+
+
+# --- settings -----------------------------------------------------------------------------------
+
+
+def test_presets_are_the_papers_table():
+    table = {
+        "mnist": (400, 2, 32, 512, 2000),
+        "cifar10": (400, 3, 32, 512, 2000),
+        "celeba64": (200, 3, 32, 512, 1000),
+        "imagenet32": (400, 3, 32, 512, 400),
+        "imagenet64": (200, 3, 32, 512, 200),
+        "celeba128": (200, 4, 32, (512, 512, 512, 128), 1000),
+    }
+    assert set(PRESETS) == set(table)
+    for name, numbers in table.items():
+        a, t = PRESETS[name].architecture, PRESETS[name].training
+        assert (t.batch, a.scales, a.flow.blocks, a.flow.hidden, t.epochs) == numbers
+        assert (t.learning_rate, t.stage_epochs, a.per_band, a.bits) == (1e-3, 125, False, None)
+
+
+def test_a_setting_survives_json_and_changes_by_name():
+    setting = PRESETS["celeba128"].changed(blocks=3, batch=7, output="sigmoid", flip=None)
+    assert setting.architecture.flow.blocks == 3 and setting.architecture.flow.hidden[3] == 128
+    assert (setting.training.batch, setting.architecture.output) == (7, "sigmoid")
+    assert setting.training.flip
+    assert Setting.from_description(json.loads(json.dumps(setting.describe()))) == setting
+
+
+@pytest.mark.parametrize(
+    ("make", "parts"),
+    [
+        (lambda: Architecture(model="vae"), ("model", "msign", "vae")),
+        (lambda: Architecture(scales=0), ("scales", 0)),
+        (lambda: Architecture(output="tanh"), ("output", "tanh")),
+        (lambda: Architecture(bits=0), ("bits", 0)),
+        (lambda: Setting().changed(blocks=0), ("blocks", 0)),
+        (lambda: Setting().changed(hidden=(1, 2, 3)), ("hidden", 2, "(1, 2, 3)")),
+        (lambda: Training(epochs=0), ("epochs", 0)),
+        (lambda: Training(learning_rate=-1.0), ("learning_rate", -1.0)),
+        (lambda: Training(average=1.5), ("average", 1.5)),
+        (lambda: Training(part=7, batch=20), ("part", 20, 7)),
+        (lambda: Training(recompute="all"), ("recompute", "blocks", "all")),
+        (lambda: Training(patience=0), ("patience", 0)),
+        (lambda: Training(checkpoint_seconds=-1), ("checkpoint_seconds", -1)),
+    ],
+)
+def test_bad_settings(make, parts):
+    with refused(*parts):
+        make()
+
+
+def test_bad_arguments_are_refused_before_anything_is_written(tmp_path):
+    with refused("batch", 50, 100):
+        train(IMAGES, TINY.changed(batch=100), tmp_path / "a")
+    with refused("scales", "at most 3", 4):
+        train(IMAGES, TINY.changed(scales=4), tmp_path / "b")
+    with refused("bits", 17, 3):
+        train(load_images("digits").train, TINY.changed(bits=3), tmp_path / "c")
+    assert not (tmp_path / "b" / "config.json").exists()
