@@ -138,7 +138,7 @@ def capture(
     from msign.experiments.run import load_problem
     from msign.inference import Posterior
 
-    with _one_line_errors():
+    with one_line_errors():
         posterior = Posterior.load(run, load_problem(problem, size=size, hard=hard))
         lines, pictures = run_capture(posterior, run / "figures", n, seed)
     typer.echo("\n".join(lines))
@@ -162,7 +162,7 @@ def reference(
     from msign.inference import Posterior
     from msign.inference.rundir import RunDirectory
 
-    with _one_line_errors():
+    with one_line_errors():
         posterior = Posterior.load(run, load_problem(problem, size=size, hard=hard))
         found = compare(posterior, chains, steps, n, seed)
         RunDirectory(run).write_json("reference.json", as_json(found))
