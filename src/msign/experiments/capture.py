@@ -120,10 +120,10 @@ def marginals_figure(found: list[ScaleCapture]) -> Figure:
     """Marginals along the prior's leading eigenvectors, one row a scale; the prior dotted."""
     figure = Figure(figsize=(1.5 * EIGENVECTORS, 1.4 * len(found)), layout="constrained")
     axes = figure.subplots(len(found), EIGENVECTORS, squeeze=False, sharex=True)
-    grid = np.linspace(-4, 4, 200)
+    grid = np.linspace(-5, 5, 200)
     for line, c in zip(axes, found, strict=True):
         for k, axis in enumerate(line):
-            axis.set(yticks=[], xlim=(-4, 4))
+            axis.set(yticks=[], xlim=(-5, 5))
             if k >= c.leading.shape[1]:
                 axis.set_axis_off()
                 continue
