@@ -54,17 +54,21 @@ def run(
     out: Out = pathlib.Path("runs/latest"),
     flow: Annotated[str, typer.Option(help="`informed`, `glow` or `both`.")] = "informed",
     objective: Annotated[str, typer.Option(help="See the reference of FitConfig.")] = "auto",
+    blocks: Annotated[int, typer.Option(help="Blocks of each Glow flow.")] = 16,
+    hidden: Annotated[int, typer.Option(help="Hidden channels of Glow flows.")] = 32,
     resume: Annotated[bool, typer.Option(help="Go on with an interrupted run.")] = False,
     overwrite: Annotated[bool, typer.Option(help="Delete what `out` holds first.")] = False,
 ) -> None:
     """Learn a posterior; print its summary, write samples' figures and the certificate."""
+    from msign.bijections import GlowConfig
     from msign.experiments.run import default_budget, load_problem, run_problem, summary_lines
     from msign.inference import FitConfig
 
     with one_line_errors():
         chosen = {"gamma": gamma, "tilt": tilt, "black_box": black_box, "hard": hard}
         made = load_problem(problem, size=size, **chosen)
-        config = FitConfig(flow=flow, objective=objective)
+        glow = GlowConfig(blocks=blocks, hidden=hidden)
+        config = FitConfig(flow=flow, objective=objective, glow=glow)
         if overwrite and (out / "config.json").exists():
             shutil.rmtree(out)
         limit = default_budget(problem) if budget is None else budget
