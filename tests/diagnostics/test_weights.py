@@ -1,8 +1,11 @@
+import dataclasses
+
 import numpy as np
 import pytest
 
 from msign.diagnostics import (
     ess_fraction,
+    lost_evidence,
     mode_fractions,
     mode_labels,
     moment_errors,
@@ -66,3 +69,16 @@ def test_moment_errors_of_exact_samples_fall_with_their_number():
         assert errors[1][name] == pytest.approx(errors[0][name] / 10, rel=0.35)
     shifted = moment_errors(rng.normal(size=(40_000, 50)) + 1, std, np.zeros(50), np.ones(50))
     assert shifted["mean"] == pytest.approx(np.sqrt(np.mean(std**2)), rel=0.02)
+
+
+def test_a_lost_mode_is_seen_in_the_evidence():
+    """A model of one of two equal modes has perfect weights, and half of the evidence."""
+    report = weight_report(gaussian_log_weights(0.01, 2000) - np.log(2))
+    assert report.verdict.startswith("GOOD")
+    lost = lost_evidence(report, 2.0, 0.05)
+    assert lost == pytest.approx(np.log(2), abs=0.01)
+    verdict = dataclasses.replace(report, lost=lost).verdict
+    assert verdict.startswith("NOT RELIABLE") and "2 times the mass" in verdict
+    assert lost_evidence(report, 2.0, 0.5) == 0  # not for certain
+    assert lost_evidence(report, 1.35, 0.001) == 0  # too little to matter
+    assert lost_evidence(report, 0.0, 0.01) == 0  # samples that have more are no loss

@@ -10,6 +10,8 @@ from msign.experiments.capture import capture, capture_lines, leading_eigenvecto
 from msign.experiments.reference import as_json, compare, comparison_lines, deviations
 from msign.priors import DensePrior
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 
 def mirrored_problem():
     """F = t^2 of the antisymmetric part of 8 cells, and a linear observation of the symmetric."""
@@ -21,16 +23,16 @@ def mirrored_problem():
         return jnp.stack([(x @ odd) ** 2, x @ even], -1) / size
 
     prior = LaplacePrior((size,), alpha=0.1, beta=4.0)
-    problem = InverseProblem(prior, forward, [1.0, 0.5], noise_std=0.1, name="mirrored")
+    problem = InverseProblem(prior, forward, [1.0, 0.5], noise_std=0.3, name="mirrored")
     problem.symmetry = lambda x: np.asarray(x)[..., ::-1]
     return problem
 
 
 @pytest.fixture(scope="module")
 def posterior():
-    small = InformedConfig(hidden=12, blocks=3, spline_rank=0)
-    config = FitConfig(round_size=800, steps=200, rounds=6, informed=small)
-    return msign.fit(mirrored_problem(), 16_000, config=config)
+    small = InformedConfig(hidden=16, blocks=4, knots=8)
+    config = FitConfig(round_size=1000, steps=300, rounds=8, informed=small)
+    return msign.fit(mirrored_problem(), 32_000, config=config)
 
 
 def test_both_modes_are_counted_at_every_scale(posterior):
@@ -67,7 +69,7 @@ def test_chains_agree_with_quadrature_and_the_flow_with_chains(posterior):
     along[leading_eigenvectors(problem.prior)[1]] = 1
     b = np.linspace(-6, 6, 20_001)
     unit = problem.observe(np.asarray(problem.prior.unwhiten(jnp.asarray(along))[None]))[0, 0]
-    density = np.exp(-0.5 * b**2 - 0.5 * ((unit * b**2 - 1) / 0.1) ** 2)
+    density = np.exp(-0.5 * b**2 - 0.5 * ((unit * b**2 - 1) / 0.3) ** 2)
     exact = np.sqrt((b**2 * density).sum() / density.sum())
     chains = found.moments["chains"]
     assert abs(chains.std[1] - exact) < 4.5 * chains.std_error[1]

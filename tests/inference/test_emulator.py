@@ -8,9 +8,12 @@ import pytest
 
 import msign
 from msign import FitConfig, InformedConfig, InverseProblem, LaplacePrior
+from msign.inference import Posterior
 from msign.inference.emulator import CUBIC, Terms, fit_emulator, flattened
+from msign.inference.rundir import RunDirectory
 
 RNG = np.random.default_rng(0)
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
 def cubic_map(s):
@@ -85,7 +88,7 @@ def ring(x):
 @pytest.fixture(scope="module")
 def twisted():
     prior = LaplacePrior((4,), alpha=0.2, beta=2.0)
-    return InverseProblem(prior, ring, [1.0, 0.1], noise_std=0.3, scales=1, name="twisted")
+    return InverseProblem(prior, ring, [1.0, 0.1], noise_std=1.0, scales=1, name="twisted")
 
 
 def log_evidence(problem, n=1_000_000):
@@ -101,7 +104,7 @@ def test_posterior_learned_from_an_emulator(twisted, derivative):
     problem = twisted
     if not derivative:
         forward = lambda x: np.asarray(ring(jnp.asarray(x)))  # noqa: E731
-        problem = InverseProblem(twisted.prior, forward, [1.0, 0.1], noise_std=0.3, scales=1)
+        problem = InverseProblem(twisted.prior, forward, [1.0, 0.1], noise_std=1.0, scales=1)
     small = InformedConfig(hidden=16, blocks=4, spline_rank=0)
     config = FitConfig(informed=small, round_size=1000, rounds=6, steps=300)
     posterior = msign.fit(problem, 12_000, config=config)
@@ -117,16 +120,41 @@ def test_rejected_simulations_are_left_out(twisted):
     def fails(x):
         x = np.asarray(x)
         found = np.array(ring(jnp.asarray(x)))
-        found[x[:, 0] > 1.5] = np.nan
+        found[x[:, 0] > 0.2] = np.nan
         return found
 
     problem = InverseProblem(
-        twisted.prior, fails, [1.0, 0.1], noise_std=0.3, scales=1, on_failure="reject"
+        twisted.prior, fails, [1.0, 0.1], noise_std=1.0, scales=1, on_failure="reject"
     )
-    config = FitConfig(
-        objective="emulator", round_size=300, rounds=3, steps=50, informed=InformedConfig(hidden=8)
-    )
+    small = InformedConfig(hidden=8, blocks=2, spline_rank=0)
+    config = FitConfig(objective="emulator", round_size=300, rounds=3, steps=50, informed=small)
     posterior = msign.fit(problem, 3000, config=config)
     assert posterior.failures > 0
     assert np.isfinite(posterior.log_weights).any()
     assert np.all(np.isfinite(posterior.sample(100)))
+
+
+def test_interrupted_and_resumed_gives_the_same_numbers(twisted, tmp_path, monkeypatch):
+    """The residuals of the pool are part of a checkpoint."""
+    small = InformedConfig(hidden=8, blocks=2, spline_rank=0)
+    config = FitConfig(informed=small, round_size=200, rounds=4, steps=30, objective="emulator")
+    complete = msign.fit(twisted, 3000, seed=1, config=config)
+    original, saves = RunDirectory.save_checkpoint, []
+
+    def dying(self, *arguments):
+        original(self, *arguments)
+        saves.append(1)
+        if len(saves) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(RunDirectory, "save_checkpoint", dying)
+    with pytest.raises(KeyboardInterrupt):
+        msign.fit(twisted, 3000, seed=1, out=tmp_path, config=config)
+    monkeypatch.undo()
+    resumed = msign.fit(twisted, 3000, seed=1, out=tmp_path, resume=True, config=config)
+    np.testing.assert_array_equal(resumed.log_weights, complete.log_weights)
+    assert resumed.nfs == complete.nfs
+    plain = Posterior.load(tmp_path)
+    np.testing.assert_array_equal(plain.sample(5), complete.sample(5))
+    for name in ("khat", "mode_fractions_weighted", "ess_fraction"):
+        assert plain.stages[0][name] == complete.stages[0][name]

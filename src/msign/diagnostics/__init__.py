@@ -2,13 +2,20 @@
 
 from msign.diagnostics.modes import mode_fractions, mode_labels, valley_depth
 from msign.diagnostics.reference import evaluate_against_reference, jeffreys_against, moment_errors
-from msign.diagnostics.weights import WeightReport, ess_fraction, pareto_khat, weight_report
+from msign.diagnostics.weights import (
+    WeightReport,
+    ess_fraction,
+    lost_evidence,
+    pareto_khat,
+    weight_report,
+)
 
 __all__ = [
     "WeightReport",
     "ess_fraction",
     "evaluate_against_reference",
     "jeffreys_against",
+    "lost_evidence",
     "mode_fractions",
     "mode_labels",
     "moment_errors",

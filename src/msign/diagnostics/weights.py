@@ -26,6 +26,7 @@ class WeightReport:
         jeffreys_stderr: Its standard error.
         worst: Largest log-weight above the log-evidence: how much the worst sample of p misses.
         lowest: Smallest log-weight below the log-evidence.
+        lost: Log evidence known from elsewhere above that of these samples (`lost_evidence`).
     """
 
     n: int
@@ -39,6 +40,7 @@ class WeightReport:
     jeffreys_stderr: float
     worst: float
     lowest: float
+    lost: float = 0.0
 
     @property
     def verdict(self) -> str:
@@ -51,6 +53,12 @@ class WeightReport:
             f"effective sample size {100 * self.ess_fraction:.3g} percent, k-hat {self.khat:.2f}, "
             f"log-weights from {self.lowest:.3g} to {self.worst:.3g}"
         )
+        if self.lost > 0:
+            return (
+                f"NOT RELIABLE: {figures}, but fields simulated in training carry "
+                f"{np.exp(self.lost):.3g} times the mass of these samples: the model has lost a "
+                "mode. Give it a larger budget or a richer flow."
+            )
         heavy = self.khat > 0.7
         lost = self.ess_fraction < 0.01 or (heavy and self.worst > np.log(20))
         if lost or not np.isfinite(self.log_evidence):
@@ -89,6 +97,16 @@ def pareto_khat(log_weights: ArrayLike) -> float:
         return -np.inf
     with np.errstate(all="ignore"):
         return float(az.psislw(a - a.max())[1])
+
+
+def lost_evidence(report: WeightReport, log_evidence: float, stderr: float) -> float:
+    """How far another estimate of the log evidence lies above a report's; 0 if not for certain.
+
+    A model that has lost a mode has perfect weights on the rest, and an evidence that is too low.
+    """
+    gap = log_evidence - report.log_evidence
+    sure = max(0.1, 4 * float(np.hypot(stderr, report.log_evidence_stderr)))
+    return gap if gap > sure else 0.0
 
 
 def weight_report(log_weights: ArrayLike) -> WeightReport:

@@ -165,6 +165,7 @@ class _Run:
     def _described(self, plan: Plan, state: StageState) -> dict[str, Any]:
         """What a finished stage did, and how good its model is by held-out fields."""
         first = next(r for r in self.records if r["scale"] == plan.scale)
+        pooled = state.pool.log_evidence() if state.pool.size else (None, None)
         return {
             "scale": plan.scale,
             "dimension": plan.model.dim,
@@ -177,6 +178,8 @@ class _Run:
             "jeffreys": state.best_jeffreys,
             "ess_fraction": ess_fraction(state.log_weights),
             "khat": state.khat,
+            "log_evidence": pooled[0],
+            "log_evidence_stderr": pooled[1],
             "mode_fractions": mode_fractions(state.shown),
             "mode_fractions_weighted": mode_fractions(state.shown, state.log_weights),
         }

@@ -9,35 +9,39 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
+from msign.diagnostics.weights import normalised
 from msign.inference.config import FitConfig
 from msign.inference.emulator import Emulator, fit_emulator
 from msign.inference.models import Core, combine, split_trainable
 from msign.inference.objectives import Batch, PathwiseJeffreys
-from msign.inference.on_pool import settle, settling, with_fields
+from msign.inference.on_pool import settle, settling
 from msign.inference.optimise import optimiser, running_average
-from msign.inference.simulate import Simulated
 from msign.inference.state import Plan, StageState
+
+COVERED = 4096  # fields of the pool, resampled, to which a model on a bridge is held
 
 
 def learn_from_emulator(
-    state: StageState,
-    drawn: Simulated,
-    config: FitConfig,
-    plan: Plan,
-    key: PRNGKeyArray,
+    state: StageState, config: FitConfig, plan: Plan, key: PRNGKeyArray
 ) -> tuple[StageState, float]:
     """The state after many gradient steps on the emulated target, and their last loss."""
-    state = with_fields(state, drawn, config, plan)
     pool, n, t = state.pool, state.pool.size, state.temperature
     good = np.all(np.isfinite(pool.residual[:n]), axis=1)
     log_weights = pool.bridged(t)[:n] - pool.mixture()[:n]
     emulator = fit_emulator(pool.s[:n][good], pool.residual[:n][good], log_weights[good])
+    # The pool as an equally weighted sample of the target, to hold the model to all of its modes.
+    weights = normalised(log_weights)
+    start = float(jr.uniform(jr.fold_in(key, 2)))
+    index = np.searchsorted(np.cumsum(weights), (np.arange(COVERED) + start) / COVERED)
+    covered = pool.s[index.clip(max=n - 1)]
     trainable, rest = split_trainable(state.core, config.train == "last")
     trained, loss = _emulated_steps(
         trainable,
         rest,
         emulator,
         plan.model.core,
+        jnp.asarray(covered, float),
+        jnp.asarray(t < 1 or state.lost > 0, float),
         jnp.asarray(t, float),
         jnp.asarray(settling(state), float),
         jr.fold_in(key, 1),
@@ -55,6 +59,8 @@ def _emulated_steps(
     rest: PyTree,
     emulator: Emulator,
     start: Core,
+    covered: Array,
+    cover: Array,
     temperature: Array,
     rate: Array,
     key: PRNGKeyArray,
@@ -63,7 +69,11 @@ def _emulated_steps(
     batch: int,
     averaging: float,
 ) -> tuple[PyTree, Array]:
-    """Adam on fresh samples at every step; `start` is the foot of the bridge."""
+    """Adam on fresh samples at every step; `start` is the foot of the bridge.
+
+    Pathwise gradients see only what the model's own samples see, and can lose a mode while the
+    bridge splits it off. Where `cover` is one, KL(q||p) on samples `covered` of the pool is added.
+    """
     objective = PathwiseJeffreys()
 
     def foot(s: Array) -> tuple[Array, Array]:
@@ -80,7 +90,13 @@ def _emulated_steps(
         core = combine(params, rest)
         z = jr.normal(key, (batch, core.size))
         s = jax.lax.stop_gradient(jax.vmap(lambda z: core.forward(z)[0])(z))
-        return objective(core, Batch(z, s, *target(s)))
+        value = objective(core, Batch(z, s, *target(s)))
+        return value + jax.lax.cond(cover > 0, coverage, lambda *_: jnp.zeros(()), params, key)
+
+    def coverage(params: PyTree, key: PRNGKeyArray) -> Array:
+        core = combine(params, rest)
+        rows = covered[jr.randint(jr.fold_in(key, 1), (batch,), 0, len(covered))]
+        return -jnp.mean(jax.vmap(lambda s: core.backward(s)[1])(rows))
 
     def step(carry: tuple[Any, ...], key: PRNGKeyArray) -> tuple[tuple[Any, ...], Array]:
         params, average, state, k = carry

@@ -20,14 +20,9 @@ SETTLING = 0.8  # factor on the step size for each round on the pool after the b
 
 
 def learn_from_pool(
-    state: StageState,
-    drawn: Simulated,
-    config: FitConfig,
-    plan: Plan,
-    key: PRNGKeyArray,
+    state: StageState, config: FitConfig, key: PRNGKeyArray
 ) -> tuple[StageState, float]:
-    """The state with fields just simulated added to its pool and learned from, and the loss."""
-    state = with_fields(state, drawn, config, plan)
+    """The state after gradient steps on its pool, and the loss."""
     pool = state.pool
     core, loss = fit_pool(
         state.core,

@@ -9,6 +9,7 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
+from msign.diagnostics.weights import weight_report
 from msign.inference.models import Core, excess_all
 
 
@@ -76,6 +77,14 @@ class Pool(eqx.Module):
         log_mixture = np.logaddexp.reduce(self.excess[used] + shares, axis=0)
         log_mixture[self.size :] = np.inf
         return log_mixture
+
+    def log_evidence(self) -> tuple[float, float]:
+        """Log evidence by all fields together, and its standard error.
+
+        Early proposals are wide: a mode that the model has lost since is still in here.
+        """
+        report = weight_report(self.log_likelihood[: self.size] - self.mixture()[: self.size])
+        return report.log_evidence, report.log_evidence_stderr
 
     def bridged(self, temperature: float) -> np.ndarray:
         """Log-target minus log prior on the bridge: (1 - T) first proposal + T posterior."""

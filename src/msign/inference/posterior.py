@@ -1,5 +1,6 @@
 """The learned posterior: samples, densities, corrections, and an honest certificate."""
 
+import dataclasses
 import os
 import pathlib
 from typing import Any, NamedTuple
@@ -12,7 +13,7 @@ from jaxtyping import Array, ArrayLike
 
 from msign import checks
 from msign.diagnostics.modes import mode_fractions
-from msign.diagnostics.weights import WeightReport, normalised, weight_report
+from msign.diagnostics.weights import WeightReport, lost_evidence, normalised, weight_report
 from msign.inference.config import FitConfig
 from msign.inference.models import StageModel, draw, excess_all
 from msign.inference.rundir import RunDirectory
@@ -184,7 +185,12 @@ class Posterior:
         """Quality of the model by fields simulated after training."""
         if not len(self.log_weights):
             raise ValueError(f"scale {self.scale} has no certificate: only the finest one has")
-        return weight_report(self.log_weights)
+        report = weight_report(self.log_weights)
+        last = self.stages[-1] if self.stages else {}
+        if last.get("log_evidence") is None:
+            return report
+        found = last["log_evidence"], last["log_evidence_stderr"]
+        return dataclasses.replace(report, lost=lost_evidence(report, *found))
 
     def summary(self) -> dict[str, Any]:
         """Everything a reader wants to know of the run, as plain values."""

@@ -26,7 +26,7 @@ from msign.network import MsIGN
 from msign.priors import Prior
 from msign.problems.inverse import Evaluated, InverseProblem
 
-SCALARS = ("temperature", "round", "best_jeffreys", "stale", "settled", "khat")
+SCALARS = ("temperature", "round", "best_jeffreys", "stale", "settled", "khat", "lost")
 
 
 class RunDirectory:

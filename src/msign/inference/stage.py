@@ -6,6 +6,7 @@ the pool of all fields so far or with fresh fields at every gradient step. What 
 is the best model by these held-out estimates, never one worse than the start.
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -13,7 +14,7 @@ import equinox as eqx
 import jax.random as jr
 import numpy as np
 
-from msign.diagnostics.weights import WeightReport, weight_report
+from msign.diagnostics.weights import WeightReport, lost_evidence, weight_report
 from msign.inference.config import FitConfig
 from msign.inference.models import split_trainable
 from msign.inference.objectives import (
@@ -27,7 +28,7 @@ from msign.inference.objectives import (
 )
 from msign.inference.on_emulator import learn_from_emulator
 from msign.inference.on_fresh import learn_from_fresh
-from msign.inference.on_pool import learn_from_pool
+from msign.inference.on_pool import learn_from_pool, with_fields
 from msign.inference.optimise import optimiser
 from msign.inference.pool import Pool
 from msign.inference.simulate import Simulated, simulate
@@ -80,7 +81,9 @@ def initial_state(
     state = () if pooled else optimiser(config, core.size).init(trainable)
     shown = np.zeros((plan.round_size, min(core.size, SHOWN)))
     weights = np.zeros(plan.round_size)
-    return StageState(core, core, [core], pool, state, shown, weights, 0.0, 0, np.inf, 0, 0, np.inf)
+    return StageState(
+        core, core, [core], pool, state, shown, weights, 0.0, 0, np.inf, 0, 0, np.inf, 0.0
+    )
 
 
 def run_stage(
@@ -125,7 +128,14 @@ def _round(
     model = plan.model.with_core(state.core)
     drawn = simulate(problem, model, plan.scale, jr.fold_in(key, 0), plan.round_size)
     report = weight_report(drawn.log_weights)
-    state = _remember_best(state, drawn, report, config.tolerance, plan.scale == problem.scales)
+    bridging = state.temperature < 1
+    if isinstance(method, str):
+        state = with_fields(state, drawn, config, plan)
+        lost = lost_evidence(report, *state.pool.log_evidence())
+        state = eqx.tree_at(lambda t: t.lost, state, max(lost, state.lost))
+        report = dataclasses.replace(report, lost=lost)
+    finest = plan.scale == problem.scales
+    state = _remember_best(state, drawn, report, config.tolerance, finest, bridging)
     last = (
         _good_enough(problem, state, config, plan)
         or state.round + 1 >= config.rounds
@@ -134,20 +144,21 @@ def _round(
     loss = np.nan
     if not last:
         if method == "pool":
-            state, loss = learn_from_pool(state, drawn, config, plan, key)
+            state, loss = learn_from_pool(state, config, key)
         elif method == "emulator":
-            state, loss = learn_from_emulator(state, drawn, config, plan, key)
+            state, loss = learn_from_emulator(state, config, plan, key)
         else:
             state, loss = learn_from_fresh(problem, state, config, plan, method, key)
     record = {
         "scale": plan.scale,
         "round": state.round,
         "nfs": problem.nfs,
-        "jeffreys": report.jeffreys,
+        "jeffreys": report.jeffreys + report.lost,
         "jeffreys_stderr": report.jeffreys_stderr,
         "ess_fraction": report.ess_fraction,
         "khat": report.khat,
         "log_evidence": report.log_evidence,
+        "lost_evidence": report.lost,
         "temperature": state.temperature,
         "loss": float(loss),
     }
@@ -155,23 +166,29 @@ def _round(
 
 
 def _remember_best(
-    state: StageState, drawn: Simulated, report: WeightReport, tolerance: float, finest: bool
+    state: StageState,
+    drawn: Simulated,
+    report: WeightReport,
+    tolerance: float,
+    finest: bool,
+    bridging: bool,
 ) -> StageState:
     """The state with its best model brought up to date.
 
-    Lower divergence is better. At the finest scale, among divergences below the tolerance, lighter
-    tails of the weights are.
+    Lower divergence is better; evidence that the model has lost adds to it. At the finest scale,
+    among divergences below the tolerance, lighter tails of the weights are.
     """
     floor = tolerance if finest else -np.inf
-    old, new = (max(j, floor) for j in (state.best_jeffreys, report.jeffreys))
+    jeffreys = report.jeffreys + report.lost
+    old, new = (max(j, floor) for j in (state.best_jeffreys, jeffreys))
     lighter = new == old and report.khat < state.khat
     better = new < old or lighter
     much = not np.isfinite(old) or old - new > 0.1 * old or (lighter and report.khat < MAX_KHAT)
-    progress = (better and much) or state.temperature < 1
+    progress = (better and much) or bridging
     state = eqx.tree_at(lambda t: t.stale, state, 0 if progress else state.stale + 1)
     if not better:
         return state
     shown = drawn.s[:, :SHOWN].astype(np.float64)
-    best = (state.core, report.jeffreys, report.khat, shown, drawn.log_weights)
+    best = (state.core, jeffreys, report.khat, shown, drawn.log_weights)
     where = lambda t: (t.best, t.best_jeffreys, t.khat, t.shown, t.log_weights)  # noqa: E731
     return eqx.tree_at(where, state, best)

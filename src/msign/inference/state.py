@@ -27,6 +27,7 @@ class StageState(eqx.Module):
         stale: Rounds since the last improvement.
         settled: Rounds since the target is the posterior itself (the bridge's end).
         khat: Pareto shape of the weights of `best`.
+        lost: The most log evidence that a model of this stage had lost (`lost_evidence`).
     """
 
     core: Core
@@ -42,6 +43,7 @@ class StageState(eqx.Module):
     stale: int
     settled: int
     khat: float
+    lost: float
 
 
 class Plan(NamedTuple):
