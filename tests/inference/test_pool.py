@@ -7,7 +7,8 @@ from scipy.stats import norm
 
 from msign.bijections import InformedConfig
 from msign.bijections.subspace import TriangularMap
-from msign.inference.models import FlowCore, informed_flow
+from msign.diagnostics import lost_evidence, weight_report
+from msign.inference.models import FlowCore, excess_all, informed_flow
 from msign.inference.pool import Pool
 
 SMALL = InformedConfig(blocks=2, hidden=4, knots=4)
@@ -62,3 +63,21 @@ def test_highest_temperature_has_the_effective_size_asked_for(pool):
     assert effective(t) == pytest.approx(10.0, rel=1e-3)
     assert pool.highest_temperature(1.0, 0.0) == 1.0
     assert pool.highest_temperature(39.9, t) == t  # never falls
+
+
+def test_evidence_of_the_pool_knows_a_mode_that_the_last_proposal_has_lost():
+    """Two equal modes at -1 and 1; the last proposal is the right one alone, exactly."""
+
+    def two_modes(s):
+        return np.log(norm.pdf(s[:, 0], -1, 0.2) + norm.pdf(s[:, 0], 1, 0.2)) - norm.logpdf(s[:, 0])
+
+    rng = np.random.default_rng(0)
+    right = gaussian(1.0, 0.2)
+    wide, narrow = rng.normal(size=(3000, 1)), 1 + 0.2 * rng.normal(size=(3000, 1))
+    both = Pool.empty(6000, 1, 2).add(wide, two_modes(wide), PROPOSALS[:1])
+    both = both.add(narrow, two_modes(narrow), [PROPOSALS[0], right])
+    value, stderr = both.log_evidence()
+    assert abs(value - np.log(2)) < 4 * stderr < 0.3
+    report = weight_report(two_modes(narrow) - excess_all(right, narrow))
+    assert report.ess_fraction > 0.999
+    assert lost_evidence(report, value, stderr) == pytest.approx(np.log(2), abs=4 * stderr)
