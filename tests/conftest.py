@@ -4,6 +4,8 @@ import jax
 import pytest
 
 jax.config.update("jax_enable_x64", True)
+# Commands tested in this process switch the cache on; writing to it has crashed a worker once.
+jax.config.update("jax_enable_compilation_cache", False)
 
 
 @pytest.fixture(scope="module")
