@@ -6,6 +6,7 @@ finds each block's input by running it the other way. Both are a flowjax `Scan` 
 the same arrays, and a file of one can be read as the other. `bench/images.py memory` measures them.
 """
 
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -20,11 +21,8 @@ from msign import checks
 T = TypeVar("T")
 
 
-class Checkpointed(Scan):
-    """Blocks whose activations are computed again, one block at a time, for the derivative.
-
-    The fields between blocks are kept: memory grows with K by one field per block.
-    """
+class _Recomputed(Scan):
+    """A stack with its own way through all blocks, either way round."""
 
     def transform_and_log_det(
         self, x: Array, condition: Array | None = None
@@ -33,6 +31,16 @@ class Checkpointed(Scan):
 
     def inverse_and_log_det(self, y: Array, condition: Array | None = None) -> tuple[Array, Array]:
         return self._run(y, condition, inverse=True)
+
+    @abstractmethod
+    def _run(self, x: Array, condition: Array | None, inverse: bool) -> tuple[Array, Array]: ...
+
+
+class Checkpointed(_Recomputed):
+    """Blocks whose activations are computed again, one block at a time, for the derivative.
+
+    The fields between blocks are kept: memory grows with K by one field per block.
+    """
 
     def _run(self, x: Array, condition: Array | None, inverse: bool) -> tuple[Array, Array]:
         arrays, rest = eqx.partition(self.bijection, eqx.is_array)
@@ -47,21 +55,13 @@ class Checkpointed(Scan):
         return jax.lax.scan(again, start, arrays, reverse=inverse)[0]
 
 
-class Reversible(Scan):
+class Reversible(_Recomputed):
     """Blocks whose inputs are found again, for the derivative, by inverting them.
 
     Nothing between the blocks is kept: memory does not grow with K. Inputs come back with the
     rounding errors of a round trip. Blocks are evaluated once more than by `Checkpointed`.
     The derivative is that of a batch: of `vmap` over fields, as in a training loss.
     """
-
-    def transform_and_log_det(
-        self, x: Array, condition: Array | None = None
-    ) -> tuple[Array, Array]:
-        return self._run(x, condition, inverse=False)
-
-    def inverse_and_log_det(self, y: Array, condition: Array | None = None) -> tuple[Array, Array]:
-        return self._run(y, condition, inverse=True)
 
     def _run(self, x: Array, condition: Array | None, inverse: bool) -> tuple[Array, Array]:
         if condition is not None:

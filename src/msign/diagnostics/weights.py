@@ -4,6 +4,7 @@
 """
 
 import dataclasses
+from collections.abc import Callable
 
 import arviz as az
 import numpy as np
@@ -82,6 +83,33 @@ def normalised(log_weights: ArrayLike) -> np.ndarray:
     a = np.asarray(log_weights, np.float64)
     w = np.exp(a - np.max(a))
     return w / w.sum()
+
+
+def resampled(log_weights: ArrayLike, n: int, start: float) -> np.ndarray:
+    """Indices of n draws in proportion to their weights (systematic resampling).
+
+    One uniform number `start` in [0, 1) decides all of them, which has the least variance.
+    """
+    sums = np.cumsum(normalised(log_weights))
+    return np.searchsorted(sums, (np.arange(n) + start) / n).clip(max=len(sums) - 1)
+
+
+def highest_power(log_weights: Callable[[float], np.ndarray], worth: float, low: float) -> float:
+    """The largest T in [low, 1] whose weights are worth so many samples; `low` if none is.
+
+    `log_weights(T)` are those on the way, T = 1 being its end.
+    """
+
+    def enough(t: float) -> bool:
+        return 1 / np.sum(normalised(log_weights(t)) ** 2) >= worth
+
+    if enough(1.0):
+        return 1.0
+    high = 1.0
+    for _ in range(30):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if enough(middle) else (low, middle)
+    return low
 
 
 def ess_fraction(log_weights: ArrayLike) -> float:

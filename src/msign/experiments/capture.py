@@ -17,7 +17,7 @@ from msign.diagnostics.modes import valley_depth
 from msign.diagnostics.weights import ess_fraction, normalised, pareto_khat
 from msign.inference import Posterior
 from msign.priors.spectral import SpectralPrior
-from msign.report.figures import save_figure
+from msign.report.figures import save_figures
 from msign.report.posterior import draw_field
 
 EIGENVECTORS = 10
@@ -168,8 +168,6 @@ def run_capture(
     posterior: Posterior, out: str | os.PathLike[str], n: int, seed: int
 ) -> tuple[list[str], list[pathlib.Path]]:
     """Lines to print, and the paths of the pictures."""
-    folder = pathlib.Path(out)
-    folder.mkdir(parents=True, exist_ok=True)
     found = capture(posterior, n, seed)
     figures = {
         "clusters": clusters_figure(posterior, found),
@@ -177,6 +175,4 @@ def run_capture(
     }
     if len(found) > 1:
         figures["necessity"] = necessity_figure(posterior, found)
-    for name, figure in figures.items():
-        save_figure(figure, folder / f"{name}.png")
-    return capture_lines(found), [folder / f"{name}.png" for name in figures]
+    return capture_lines(found), save_figures(figures, out)

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from msign.diagnostics.maximum import Maximum, find_maxima, profile
 from msign.problems.inverse import InverseProblem
-from msign.report.figures import save_figure
+from msign.report.figures import save_figures
 from msign.report.posterior import draw_field
 
 
@@ -106,7 +106,4 @@ def run_modes(
     found = certify_modes(problem, starts, seed)
     if all(s.line is None for s in found):
         return mode_lines(found), None
-    folder = pathlib.Path(out)
-    folder.mkdir(parents=True, exist_ok=True)
-    save_figure(modes_figure(found), folder / "modes.png")
-    return mode_lines(found), folder / "modes.png"
+    return mode_lines(found), save_figures({"modes": modes_figure(found)}, out)[0]

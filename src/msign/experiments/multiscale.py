@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from msign import checks
 from msign.problems.inverse import InverseProblem
 from msign.report.elliptic import elliptic_figure
-from msign.report.figures import save_figure
+from msign.report.figures import save_figures
 from msign.report.posterior import draw_field
 
 
@@ -71,13 +71,9 @@ def run_multiscale(
     problem: InverseProblem, out: str | os.PathLike[str], n: int, seed: int
 ) -> tuple[list[str], list[pathlib.Path]]:
     """Lines to print, and the paths of the pictures."""
-    folder = pathlib.Path(out)
-    folder.mkdir(parents=True, exist_ok=True)
     field = np.asarray(problem.prior.sample(jr.key(seed), 1))[0]
     figures = {"multiscale": multiscale_figure(problem, field)}
     if problem.name == "elliptic":
         figures["problem"] = elliptic_figure(problem)
-    for name, figure in figures.items():
-        save_figure(figure, folder / f"{name}.png")
     lines = multiscale_lines(discretisation_errors(problem, n, seed))
-    return lines, [folder / f"{name}.png" for name in figures]
+    return lines, save_figures(figures, out)

@@ -19,6 +19,8 @@ import numpy as np
 import scipy.linalg
 from jaxtyping import Array
 
+from msign.diagnostics.weights import highest_power, normalised
+
 CUBIC = 12  # cubic terms in so many leading variables at most
 LEAST_ROWS = 3  # fields for each term of the polynomial, or it is given fewer terms
 MOST_ROWS = 6  # the latest so many fields for each term are fitted,
@@ -120,20 +122,8 @@ def fit_emulator(s: np.ndarray, residual: np.ndarray, log_weights: np.ndarray) -
 
 def flattened(log_weights: np.ndarray, worth: float) -> np.ndarray:
     """Weights, of sum one, to the largest power up to one at which they are worth so many."""
-    centred = log_weights - log_weights.max()
-
-    def tempered(power: float) -> np.ndarray:
-        w = np.exp(power * centred)
-        return w / w.sum()
-
-    low, high = 0.0, 1.0
-    if 1 / np.sum(tempered(1.0) ** 2) >= worth:
-        return tempered(1.0)
-    for _ in range(30):
-        middle = 0.5 * (low + high)
-        enough = 1 / np.sum(tempered(middle) ** 2) >= worth
-        low, high = (middle, high) if enough else (low, middle)
-    return tempered(low)
+    power = highest_power(lambda t: t * log_weights, worth, 0.0)
+    return normalised(power * log_weights)
 
 
 def _least_squares(

@@ -9,13 +9,13 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
-from msign.diagnostics.weights import normalised
+from msign.diagnostics.weights import resampled
 from msign.inference.config import FitConfig
 from msign.inference.emulator import Emulator, fit_emulator
 from msign.inference.models import Core, combine, split_trainable
 from msign.inference.objectives import Batch, PathwiseJeffreys
 from msign.inference.on_pool import settle, settling
-from msign.inference.optimise import optimiser, running_average
+from msign.inference.optimise import descend, optimiser
 from msign.inference.state import Plan, StageState
 
 COVERED = 4096  # fields of the pool, resampled, to which a model on a bridge is held
@@ -30,10 +30,7 @@ def learn_from_emulator(
     log_weights = pool.bridged(t)[:n] - pool.mixture()[:n]
     emulator = fit_emulator(pool.s[:n][good], pool.residual[:n][good], log_weights[good])
     # The pool as an equally weighted sample of the target, to hold the model to all of its modes.
-    weights = normalised(log_weights)
-    start = float(jr.uniform(jr.fold_in(key, 2)))
-    index = np.searchsorted(np.cumsum(weights), (np.arange(COVERED) + start) / COVERED)
-    covered = pool.s[index.clip(max=n - 1)]
+    covered = pool.s[resampled(log_weights, COVERED, float(jr.uniform(jr.fold_in(key, 2))))]
     trainable, rest = split_trainable(state.core, config.train == "last")
     trained, loss = _emulated_steps(
         trainable,
@@ -98,14 +95,4 @@ def _emulated_steps(
         rows = covered[jr.randint(jr.fold_in(key, 1), (batch,), 0, len(covered))]
         return -jnp.mean(jax.vmap(lambda s: core.backward(s)[1])(rows))
 
-    def step(carry: tuple[Any, ...], key: PRNGKeyArray) -> tuple[tuple[Any, ...], Array]:
-        params, average, state, k = carry
-        value, gradient = jax.value_and_grad(loss)(params, key)
-        change, state = adam.update(gradient, state, params)
-        decay = 0.5 * rate * (1 + jnp.cos(jnp.pi * k / steps))
-        params = eqx.apply_updates(params, jax.tree.map(lambda c: decay * c, change))
-        return (params, running_average(average, params, averaging), state, k + 1), value
-
-    begin = (trainable, trainable, adam.init(trainable), 0)
-    (_, average, _, _), values = jax.lax.scan(step, begin, jr.split(key, steps))
-    return average, values[-max(1, steps // 10) :].mean()
+    return descend(loss, trainable, adam, rate, key, steps, averaging)

@@ -9,6 +9,7 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
+from msign.diagnostics.weights import highest_power
 from msign.inference.config import FitConfig
 from msign.inference.models import Core, combine, draw, split_trainable
 from msign.inference.objectives import Batch, Objective
@@ -102,19 +103,7 @@ def _start_terms(start: Core, s: Array) -> tuple[Array, Array]:
 def bridge_temperature(values: Array, start_excess: Array, excess: Array, ess: float) -> float:
     """The largest T whose weights (1 - T) start + T posterior have this ESS fraction."""
     v, a, b = (np.asarray(x, np.float64) for x in (values, start_excess, excess))
-
-    def enough(t: float) -> bool:
-        log_w = t * v + (1 - t) * a - b
-        w = np.exp(log_w - log_w.max())
-        return w.sum() ** 2 / (w**2).sum() >= ess * len(w)
-
-    if enough(1.0):
-        return 1.0
-    low, high = 0.0, 1.0
-    for _ in range(20):
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if enough(middle) else (low, middle)
-    return low
+    return highest_power(lambda t: t * v + (1 - t) * a - b, ess * len(v), 0.0)
 
 
 @eqx.filter_jit

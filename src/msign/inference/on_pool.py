@@ -12,7 +12,7 @@ from jaxtyping import Array, PRNGKeyArray, PyTree
 from msign.inference.config import FitConfig
 from msign.inference.models import Core, combine, split_trainable
 from msign.inference.objectives import pool_jeffreys
-from msign.inference.optimise import optimiser, running_average
+from msign.inference.optimise import descend, optimiser
 from msign.inference.simulate import Simulated
 from msign.inference.state import Plan, StageState
 
@@ -101,19 +101,9 @@ def _pool_steps(
     batch: int,
     averaging: float,
 ) -> tuple[PyTree, Array]:
-    def loss(params: PyTree, i: Array) -> Array:
+    def loss(params: PyTree, key: PRNGKeyArray) -> Array:
+        i = jr.randint(key, (batch,), 0, size)
         excess = jax.vmap(lambda s: combine(params, rest).backward(s)[1])(s[i])
         return pool_jeffreys(excess, target[i], mixture[i])
 
-    def step(carry: tuple[Any, ...], key: PRNGKeyArray) -> tuple[tuple[Any, ...], Array]:
-        params, average, state, k = carry
-        i = jr.randint(key, (batch,), 0, size)
-        value, gradient = jax.value_and_grad(loss)(params, i)
-        change, state = adam.update(gradient, state, params)
-        decay = 0.5 * rate * (1 + jnp.cos(jnp.pi * k / steps))
-        params = eqx.apply_updates(params, jax.tree.map(lambda c: decay * c, change))
-        return (params, running_average(average, params, averaging), state, k + 1), value
-
-    start = (trainable, trainable, adam.init(trainable), 0)
-    (_, average, _, _), values = jax.lax.scan(step, start, jr.split(key, steps))
-    return average, values[-max(1, steps // 10) :].mean()
+    return descend(loss, trainable, adam, rate, key, steps, averaging)

@@ -9,7 +9,7 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
-from msign.diagnostics.weights import weight_report
+from msign.diagnostics.weights import highest_power, weight_report
 from msign.inference.models import Core, excess_all
 
 
@@ -94,16 +94,4 @@ class Pool(eqx.Module):
     def highest_temperature(self, effective: float, lowest: float) -> float:
         """The largest T, at least `lowest`, at which the weights are worth `effective` samples."""
         mixture = self.mixture()[: self.size]
-
-        def enough(t: float) -> bool:
-            a = self.bridged(t)[: self.size] - mixture
-            w = np.exp(a - a.max())
-            return w.sum() ** 2 / (w**2).sum() >= effective
-
-        if enough(1.0):
-            return 1.0
-        low, high = lowest, 1.0
-        for _ in range(30):
-            middle = 0.5 * (low + high)
-            low, high = (middle, high) if enough(middle) else (low, middle)
-        return low
+        return highest_power(lambda t: self.bridged(t)[: self.size] - mixture, effective, lowest)

@@ -13,7 +13,7 @@ from jaxtyping import Array, ArrayLike
 
 from msign import checks
 from msign.diagnostics.modes import mode_fractions
-from msign.diagnostics.weights import WeightReport, lost_evidence, normalised, weight_report
+from msign.diagnostics.weights import WeightReport, lost_evidence, resampled, weight_report
 from msign.inference.config import FitConfig
 from msign.inference.models import StageModel, draw, excess_all
 from msign.inference.rundir import RunDirectory
@@ -153,10 +153,7 @@ class Posterior:
         """N fields of the posterior by importance resampling of `draws` (default 4 n) draws."""
         checks.integer("n", n, 1)
         u, log_weights = self.importance(draws or 4 * n, seed)
-        w = normalised(log_weights)
-        # Systematic resampling: one uniform number, least variance.
-        start = float(jr.uniform(jr.fold_in(jr.key(seed), 11)))
-        index = np.searchsorted(np.cumsum(w), (np.arange(n) + start) / n).clip(max=len(w) - 1)
+        index = resampled(log_weights, n, float(jr.uniform(jr.fold_in(jr.key(seed), 11))))
         fields = _chunked(self.problem.priors[self.scale - 1].unwhiten, u[index])
         report = weight_report(log_weights)
         return Corrected(fields, len(np.unique(index)), report.ess_fraction)

@@ -1,7 +1,8 @@
 """Figures, drawn with Matplotlib's object interface: no global state, no display."""
 
 import os
-from collections.abc import Sequence
+import pathlib
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from jaxtyping import ArrayLike
@@ -52,3 +53,15 @@ def save_figure(figure: Figure, path: str | os.PathLike[str], dpi: int = 120) ->
     checks.integer("dpi", dpi, 1)
     with atomic_write(path) as file:
         figure.savefig(file, format="png", dpi=dpi)
+
+
+def save_figures(
+    figures: Mapping[str, Figure], folder: str | os.PathLike[str]
+) -> list[pathlib.Path]:
+    """Write figures by name to a folder, made if it does not exist; returns their paths."""
+    target = pathlib.Path(folder)
+    target.mkdir(parents=True, exist_ok=True)
+    paths = [target / f"{name}.png" for name in figures]
+    for path, figure in zip(paths, figures.values(), strict=True):
+        save_figure(figure, path)
+    return paths

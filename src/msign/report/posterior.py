@@ -6,28 +6,20 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from msign.inference import Posterior
-from msign.report.figures import save_figure
+from msign.report.figures import save_figures
 
 
 def write_figures(posterior: Posterior, folder: str | os.PathLike[str]) -> list[pathlib.Path]:
     """Write all figures of a posterior as PNG files; returns their paths."""
-    target = pathlib.Path(folder)
-    target.mkdir(parents=True, exist_ok=True)
     figures = {
         "learning_curve": learning_curve(posterior.records),
         "samples": sample_grid(posterior),
         "marginal": marginal(posterior),
     }
-    paths = []
-    for name, figure in figures.items():
-        FigureCanvasAgg(figure)
-        paths.append(target / f"{name}.png")
-        save_figure(figure, paths[-1])
-    return paths
+    return save_figures(figures, folder)
 
 
 def learning_curve(records: list[dict[str, Any]]) -> Figure:
