@@ -4,8 +4,15 @@ import jax
 import pytest
 
 jax.config.update("jax_enable_x64", True)
-# Commands tested in this process switch the cache on; writing to it has crashed a worker once.
+# Commands tested in this process switch the cache on, which is for people.
 jax.config.update("jax_enable_compilation_cache", False)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forget_compiled_code():
+    """Each compiled function takes memory maps, of which Linux gives a process 65,530."""
+    yield
+    jax.clear_caches()
 
 
 @pytest.fixture(scope="module")

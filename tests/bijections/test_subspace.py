@@ -7,8 +7,10 @@ import pytest
 
 from msign.bijections.subspace import lower_inverse
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 
-@pytest.mark.parametrize("n", [1, 2, 3, 7, 8, 33, 64])
+
+@pytest.mark.parametrize("n", [1, 2, 3, 7, 8, 33])
 def test_triangular_inverse(n):
     """With a diagonal over four orders of magnitude, as stiff directions give."""
     rng = np.random.default_rng(n)
@@ -16,7 +18,7 @@ def test_triangular_inverse(n):
     matrix = np.geomspace(1e-2, 1e2, n)[:, None] * unit
     expected = np.linalg.inv(matrix)
     np.testing.assert_allclose(lower_inverse(jnp.asarray(matrix)), expected, rtol=1e-8, atol=1e-9)
-    slope = jax.grad(lambda m: jnp.sum(jnp.sin(lower_inverse(m))))(jnp.asarray(matrix))
-    exact = jax.grad(lambda m: jnp.sum(jnp.sin(jnp.linalg.inv(m))))(jnp.asarray(matrix))
+    slope = jax.jit(jax.grad(lambda m: jnp.sum(jnp.sin(lower_inverse(m)))))(jnp.asarray(matrix))
+    exact = -expected.T @ np.cos(expected) @ expected.T
     scale = np.abs(exact).max()
     np.testing.assert_allclose(np.tril(slope), np.tril(exact), rtol=1e-6, atol=1e-9 * scale)

@@ -10,8 +10,6 @@ from msign.experiments.capture import capture, capture_lines, leading_eigenvecto
 from msign.experiments.reference import as_json, compare, comparison_lines, deviations
 from msign.priors import DensePrior
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 
 def mirrored_problem():
     """F = t^2 of the antisymmetric part of 8 cells, and a linear observation of the symmetric."""
@@ -30,9 +28,9 @@ def mirrored_problem():
 
 @pytest.fixture(scope="module")
 def posterior():
-    small = InformedConfig(hidden=16, blocks=4, knots=8)
-    config = FitConfig(round_size=1000, steps=300, rounds=8, informed=small)
-    return msign.fit(mirrored_problem(), 32_000, config=config)
+    small = InformedConfig(hidden=16, blocks=2, knots=8)
+    config = FitConfig(round_size=1000, steps=150, rounds=5, informed=small)
+    return msign.fit(mirrored_problem(), 20_000, config=config)
 
 
 def test_both_modes_are_counted_at_every_scale(posterior):

@@ -2,18 +2,27 @@
 
 import jax
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
-NAMES = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
+NAMES = (
+    "jax_compilation_cache_dir",
+    "jax_persistent_cache_min_compile_time_secs",
+    "jax_enable_compilation_cache",
+    "jax_disable_most_optimizations",
+)
 
 
 @pytest.fixture(scope="module")
 def shared_compilation(tmp_path_factory):
     """Compiled code is kept between runs of a module, as the commands keep it."""
     before = [getattr(jax.config, name) for name in NAMES]
-    for name, value in zip(NAMES, (str(tmp_path_factory.mktemp("jax")), 0.1), strict=True):
-        jax.config.update(name, value)
-    jax.config.update("jax_disable_most_optimizations", True)
+    during = (str(tmp_path_factory.mktemp("jax")), 0.1, True, True)
+    _configure(during)
     yield
-    jax.config.update("jax_disable_most_optimizations", False)
-    for name, value in zip(NAMES, before, strict=True):
+    _configure(before)
+
+
+def _configure(values):
+    for name, value in zip(NAMES, values, strict=True):
         jax.config.update(name, value)
+    compilation_cache.reset_cache()
