@@ -4,12 +4,14 @@
     python bench/images.py preset celeba128          # builds, steps, saves and resumes in 16 GB
     python bench/images.py compare mnist --data-dir DIR --minutes 60
     python bench/images.py compare cifar10 --data-dir DIR --minutes 60
+    python bench/images.py gradient RUN --data-dir DIR
 
 `memory` compiles a step of the last stage in a process of its own for each row, and prints what XLA
 reserves for its temporaries (activations and gradients), the same with weights, their average and
 Adam's state, the peak of the whole process, and the shortest time of a step. `compare` trains both
 models with as many blocks, hidden channels and scales for as long by the clock, earlier stages
-included; epochs follow from the time of a step, measured first.
+included; epochs follow from the time of a step, measured first. `gradient` compares the derivative
+of a trained model, with activations computed again, with the one that keeps them.
 """
 
 import argparse
@@ -111,6 +113,47 @@ def _run_worker(arguments) -> dict:
     if done.returncode:
         raise RuntimeError(done.stderr)
     return json.loads(done.stdout.splitlines()[-1])
+
+
+# --- the derivative of a trained model ----------------------------------------------------------
+
+
+def gradient(options) -> None:
+    """Relative differences, in float32, to the derivative that keeps all activations."""
+    import equinox as eqx
+    import jax
+    import jax.numpy as jnp
+    import jax.random as jr
+    import numpy as np
+
+    from msign.bijections.recompute import recomputing
+    from msign.images import ImageRun, load_images
+    from msign.images.model import join, split_trainable
+    from msign.images.step import bits_of
+
+    run = ImageRun.existing(options.run)
+    model, pixels, about = run.model(), run.pixels(), run.read_config()["about"]
+    folder = options.data_dir or about["data_dir"]
+    images = load_images(about["data"], folder).test.read(np.arange(options.batch))
+    noise = jr.uniform(jr.key(0), images.shape)
+    params, rest = split_trainable(model, model.scales)
+
+    def of(kind: str) -> np.ndarray:
+        @eqx.filter_jit
+        def slope(params, rest):
+            def loss(params):
+                it = recomputing(join(params, rest, model.scales), kind)
+                values = int(np.prod(images.shape[1:]))
+                return bits_of(it, pixels, jnp.asarray(images), noise, it.scales, values).mean()
+
+            return jax.grad(loss)(params)
+
+        return np.concatenate([np.ravel(g) for g in jax.tree.leaves(slope(params, rest))])
+
+    kept = of("nothing")
+    for kind in RECOMPUTE[1:]:
+        error = np.linalg.norm(of(kind) - kept) / np.linalg.norm(kept)
+        print(f"{kind:>12}: relative difference of the gradient {error:.1e}", flush=True)
 
 
 # --- a preset on made-up images -----------------------------------------------------------------
@@ -287,6 +330,10 @@ def main() -> None:
     m.add_argument("--model", default="msign")
     m.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     m.add_argument("--recompute", default="blocks", help=argparse.SUPPRESS)
+    g = commands.add_parser("gradient")
+    g.add_argument("run")
+    g.add_argument("--data-dir")
+    g.add_argument("--batch", type=int, default=16)
     p = commands.add_parser("preset")
     p.add_argument("name")
     p.add_argument("--batch", type=int, default=4)
@@ -312,7 +359,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.command == "memory":
         return memory_worker(options) if options.worker else memory(options)
-    return preset(options) if options.command == "preset" else compare(options)
+    return {"gradient": gradient, "preset": preset, "compare": compare}[options.command](options)
 
 
 if __name__ == "__main__":

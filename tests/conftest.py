@@ -1,5 +1,10 @@
 """All tests run in float64; those of float32 cast explicitly (`helpers.in_float32`)."""
 
+import os
+
+# Compiling takes most of the suite's time, and half of that is XLA's newer code for fusions.
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_use_fusion_emitters=false"
+
 import jax
 import pytest
 

@@ -8,15 +8,14 @@ NAMES = (
     "jax_compilation_cache_dir",
     "jax_persistent_cache_min_compile_time_secs",
     "jax_enable_compilation_cache",
-    "jax_disable_most_optimizations",
 )
 
 
 @pytest.fixture(scope="module")
-def shared_compilation(tmp_path_factory):
+def shared_compilation(tmp_path_factory, quick_compilation):
     """Compiled code is kept between runs of a module, as the commands keep it."""
     before = [getattr(jax.config, name) for name in NAMES]
-    during = (str(tmp_path_factory.mktemp("jax")), 0.1, True, True)
+    during = (str(tmp_path_factory.mktemp("jax")), 0.1, True)
     _configure(during)
     yield
     _configure(before)
