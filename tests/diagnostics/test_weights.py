@@ -2,6 +2,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+import scipy.stats
 
 from msign.diagnostics import (
     ess_fraction,
@@ -11,6 +12,7 @@ from msign.diagnostics import (
     moment_errors,
     weight_report,
 )
+from msign.diagnostics.weights import highest_power, resampled
 
 
 def gaussian_log_weights(shift: float, n: int) -> np.ndarray:
@@ -82,3 +84,23 @@ def test_a_lost_mode_is_seen_in_the_evidence():
     assert lost_evidence(report, 2.0, 0.5) == 0  # not for certain
     assert lost_evidence(report, 1.35, 0.001) == 0  # too little to matter
     assert lost_evidence(report, 0.0, 0.01) == 0  # samples that have more are no loss
+
+
+def test_resampling_keeps_to_the_weights():
+    """Systematic: each draw comes its expected number of times, rounded up or down."""
+    weights = np.random.default_rng(3).gamma(0.5, size=50)
+    weights[7] = 0.0
+    with np.errstate(divide="ignore"):
+        index = resampled(np.log(weights), 1000, start=0.3)
+    counts = np.bincount(index, minlength=50)
+    assert counts[7] == 0
+    assert np.all(np.abs(counts - 1000 * weights / weights.sum()) < 1)
+
+
+def test_highest_power():
+    """Weights exp(T a) of a standard normal a are worth exp(-T^2) of their number."""
+    a = scipy.stats.norm.ppf((np.arange(100_000) + 0.5) / 100_000)
+    found = highest_power(lambda t: t * a, 0.5 * len(a), 0.0)
+    assert found == pytest.approx(np.sqrt(np.log(2)), rel=1e-3)
+    assert highest_power(lambda t: t * a, 0.3 * len(a), 0.0) == 1.0
+    assert highest_power(lambda t: 5 * a, 0.5 * len(a), 0.2) == pytest.approx(0.2)

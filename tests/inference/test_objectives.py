@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
+import optax
 import pytest
 
 from msign.bijections import InformedConfig
@@ -121,6 +122,16 @@ def test_variance_vanishes_where_model_is_target(name):
     assert float(jnp.abs(gradient).max()) < 1e-10
     noisy = flat_gradient(lambda c: ScoreJeffreys()(c, batch), CORE)
     assert float(jnp.abs(noisy).max()) > 1e-3  # the paper's form does not have this property
+
+
+def test_one_sample_does_not_outweigh_its_batch():
+    """A slope of 1e9, as near a sharp fold of the model, pulls no more than the others together."""
+    batch = batch_of(CORE, jr.key(6), 256)
+    wild = eqx.tree_at(lambda b: b.slope, batch, batch.slope.at[0].set(1e9))
+    trainable, rest = split_trainable(CORE)
+    gradient = jax.grad(lambda t, b: PathwiseJeffreys()(combine(t, rest), b))
+    size = lambda b: float(optax.tree.norm(gradient(trainable, b)))  # noqa: E731
+    assert size(wild) < 5 * size(batch)
 
 
 def test_pool_value_and_gradient():
