@@ -56,7 +56,7 @@ def train(
         bool | None, typer.Option("--per-band", help="mu_l per Haar band and channel.")
     ] = None,
     recompute: Annotated[
-        str | None, typer.Option(help="`blocks`, `inversion` or `nothing`.")
+        str | None, typer.Option(help="`inversion` (default), `blocks` or `nothing`.")
     ] = None,
     seed: Seed = 0,
     out: Annotated[pathlib.Path, typer.Option(help="Directory of the run.")] = pathlib.Path(

@@ -66,7 +66,7 @@ class Training:
         samples: Images in each of these pictures.
         patience: Validations without improvement after which a stage ends; None: never.
         checkpoint_seconds: The most that a killed run can lose.
-        recompute: `blocks`, `inversion` or `nothing`: what the derivative computes again instead
+        recompute: `inversion`, `blocks` or `nothing`: what the derivative computes again instead
             of keeping it in memory.
         part: Images whose gradient is taken at a time; None: what suits the device.
     """
@@ -85,7 +85,7 @@ class Training:
     samples: int = 64
     patience: int | None = None
     checkpoint_seconds: float = 60.0
-    recompute: str = "blocks"
+    recompute: str = "inversion"
     part: int | None = None
 
     def __post_init__(self) -> None:
