@@ -127,14 +127,14 @@ def gradient(options) -> None:
     import numpy as np
 
     from msign.bijections.recompute import recomputing
-    from msign.images import ImageRun, load_images
+    from msign.experiments.images import images_of
+    from msign.images import ImageRun
     from msign.images.model import join, split_trainable
     from msign.images.step import bits_of
 
     run = ImageRun.existing(options.run)
-    model, pixels, about = run.model(), run.pixels(), run.read_config()["about"]
-    folder = options.data_dir or about["data_dir"]
-    images = load_images(about["data"], folder).test.read(np.arange(options.batch))
+    model, pixels, values = run.model(), run.pixels(), run.read_config()["values"]
+    images = images_of(run, options.data_dir).test.read(np.arange(options.batch))
     noise = jr.uniform(jr.key(0), images.shape)
     params, rest = split_trainable(model, model.scales)
 
@@ -143,7 +143,6 @@ def gradient(options) -> None:
         def slope(params, rest):
             def loss(params):
                 it = recomputing(join(params, rest, model.scales), kind)
-                values = int(np.prod(images.shape[1:]))
                 return bits_of(it, pixels, jnp.asarray(images), noise, it.scales, values).mean()
 
             return jax.grad(loss)(params)

@@ -202,11 +202,9 @@ def prior(
     ),
 ) -> None:
     """Draw prior fields through the network: the same seeds, refined scale by scale."""
-    from msign.report.figures import save_figure
+    from msign.report.figures import save_figures
     from msign.report.prior import prior_figure
 
     with one_line_errors():
-        figure = prior_figure(size, seed)
-        out.mkdir(parents=True, exist_ok=True)
-        save_figure(figure, out / "prior.png")
-    typer.echo(f"written to {out / 'prior.png'}")
+        (path,) = save_figures({"prior": prior_figure(size, seed)}, out)
+    typer.echo(f"written to {path}")

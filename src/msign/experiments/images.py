@@ -84,7 +84,7 @@ def evaluate_run(
     """Bits per dimension on test images and the round trip, as lines; also `evaluation.json`."""
     files = ImageRun.existing(run)
     model, pixels = files.model(), files.pixels()
-    test = (split or _images_of(files, data_dir)).test
+    test = (split or images_of(files, data_dir)).test
     if images is not None:
         test = Subset(test, np.arange(min(checks.integer("images", images, 1), len(test))))
     values = files.read_config()["values"]
@@ -162,7 +162,7 @@ def snapshots_run(
     path = _picture(files, output, "recovered.png" if recover else "snapshots.png")
     model, pixels = files.model(), files.pixels()
     if recover:
-        test = _images_of(files, data_dir).test
+        test = images_of(files, data_dir).test
         checks.integer("n", n, 1, len(test))
         chosen = np.random.default_rng(seed).choice(len(test), n, replace=False)
         rows = recovered_snapshots(model, pixels, test.read(chosen))
@@ -201,7 +201,8 @@ def mu_lines(
     return lines
 
 
-def _images_of(files: ImageRun, data_dir: Path | None) -> Split:
+def images_of(files: ImageRun, data_dir: Path | None) -> Split:
+    """The images a run was made with, from where it found them or from another folder."""
     about = files.read_config()["about"]
     if "data" not in about:
         raise ValueError(f"{files.path} does not say which images it was trained on")
@@ -217,7 +218,7 @@ def _given_image(files: ImageRun, name: str, value: str, data_dir: Path | None) 
     """A test image by number, or an image file."""
     shape = tuple(files.read_config()["shape"])
     if value.isdigit():
-        test = _images_of(files, data_dir).test
+        test = images_of(files, data_dir).test
         return test.read([checks.integer(name, int(value), 0, len(test) - 1)])[0]
     path = pathlib.Path(value)
     if not path.is_file():
