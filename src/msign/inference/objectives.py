@@ -210,6 +210,22 @@ def pool_jeffreys(
     return jnp.sum((reverse * jnp.exp(log_v) - forward * jnp.exp(log_w)) * ratio)
 
 
+def pool_variance(
+    excess: Array, target: Array, log_weights: Array, clip: float = MAX_LOG_RATIO
+) -> Array:
+    """Variance of log p - log q over weighted fields, zero where p = q whatever the weights.
+
+    With the weights of p and q it is their Jeffreys divergence to leading order; flatter ones see
+    an error in a tail, or between modes, as clearly as one in the bulk. Rows with
+    `log_weights = -inf` do not count.
+    """
+    used = jnp.isfinite(log_weights)
+    weights = jax.nn.softmax(log_weights)
+    ratio = jnp.where(used, excess - target, 0.0)
+    centred = _clip(ratio - jnp.sum(weights * ratio), clip)
+    return jnp.sum(weights * centred**2)
+
+
 def reverse_kl(gradient: bool) -> Objective:
     """KL(p||q) alone (the ablation "-KL"): pathwise where there is a derivative."""
     return PathwiseJeffreys(forward=0.0) if gradient else CentredJeffreys(forward=0.0)

@@ -1,5 +1,6 @@
 """Updates of a model on the pool of all fields that its stage has simulated."""
 
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -11,28 +12,36 @@ from jaxtyping import Array, PRNGKeyArray, PyTree
 
 from msign.inference.config import FitConfig
 from msign.inference.models import Core, combine, split_trainable
-from msign.inference.objectives import pool_jeffreys
+from msign.inference.objectives import pool_jeffreys, pool_variance
 from msign.inference.optimise import descend, optimiser
 from msign.inference.simulate import Simulated
 from msign.inference.state import Plan, StageState
 
+FLAT = 0.5  # of the pool that flattened weights are worth
 SETTLING = 0.8  # factor on the step size for each round on the pool after the bridge's end
 
 
 def learn_from_pool(
     state: StageState, config: FitConfig, key: PRNGKeyArray
 ) -> tuple[StageState, float]:
-    """The state after gradient steps on its pool, and the loss."""
+    """The state after gradient steps on its pool, and the loss.
+
+    A model that has reached the tolerance, but has heavy tails of its weights left, minimises the
+    variance of its log-ratio under flattened weights: what is wrong by then is wrong where fields
+    are rare.
+    """
     pool = state.pool
+    refine = state.temperature == 1 and state.best_jeffreys < config.tolerance
     core, loss = fit_pool(
         state.core,
         jnp.asarray(pool.s),
         jnp.asarray(pool.bridged(state.temperature), float),
-        jnp.asarray(pool.mixture(), float),
+        jnp.asarray(pool.flattened(FLAT * pool.size) if refine else pool.mixture(), float),
         pool.size,
         jr.fold_in(key, 1),
         config,
         settling(state),
+        pool_variance if refine else pool_jeffreys,
     )
     return settle(state, core), float(loss)
 
@@ -63,15 +72,17 @@ def fit_pool(
     core: Core,
     s: Array,
     target: Array,
-    mixture: Array,
+    measure: Array,
     size: int,
     key: PRNGKeyArray,
     config: FitConfig,
     rate: float = 1.0,
+    divergence: Callable[[Array, Array, Array], Array] = pool_jeffreys,
 ) -> tuple[Core, Array]:
-    """Minimise the Jeffreys divergence on a pool by Adam with a step size that falls to zero.
+    """Minimise a divergence on a pool by Adam with a step size that falls to zero.
 
-    It starts at `rate` times the configured one.
+    It starts at `rate` times the configured one. `divergence` is `pool_jeffreys`, with the pool's
+    mixture as `measure`, or `pool_variance`, with log-weights.
     """
     trainable, rest = split_trainable(core, config.train == "last")
     adam = optimiser(config, core.size)
@@ -81,7 +92,17 @@ def fit_pool(
         config.averaging,
     )
     trained, loss = _pool_steps(
-        trainable, rest, s, target, mixture, jnp.asarray(size), jnp.asarray(rate), key, adam, *how
+        trainable,
+        rest,
+        s,
+        target,
+        measure,
+        jnp.asarray(size),
+        jnp.asarray(rate),
+        key,
+        adam,
+        divergence,
+        *how,
     )
     return combine(trained, rest), loss
 
@@ -92,11 +113,12 @@ def _pool_steps(
     rest: PyTree,
     s: Array,
     target: Array,
-    mixture: Array,
+    measure: Array,
     size: Array,
     rate: Array,
     key: PRNGKeyArray,
     adam: Any,
+    divergence: Callable[[Array, Array, Array], Array],
     steps: int,
     batch: int,
     averaging: float,
@@ -104,6 +126,6 @@ def _pool_steps(
     def loss(params: PyTree, key: PRNGKeyArray) -> Array:
         i = jr.randint(key, (batch,), 0, size)
         excess = jax.vmap(lambda s: combine(params, rest).backward(s)[1])(s[i])
-        return pool_jeffreys(excess, target[i], mixture[i])
+        return divergence(excess, target[i], measure[i])
 
     return descend(loss, trainable, adam, rate, key, steps, averaging)

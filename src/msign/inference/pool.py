@@ -91,6 +91,15 @@ class Pool(eqx.Module):
         values = temperature * self.log_likelihood
         return values + (1 - temperature) * self.excess[0] if temperature < 1 else values
 
+    def flattened(self, effective: float) -> np.ndarray:
+        """Log-weights of a power of the posterior, the lowest that is worth `effective` samples."""
+        s, values = self.s[: self.size], self.log_likelihood[: self.size]
+        weights, density = values - self.mixture()[: self.size], values - 0.5 * np.sum(s**2, 1)
+        power = highest_power(lambda t: weights - t * density, effective, 0.0)
+        return np.pad(
+            weights - power * density, (0, len(self.s) - self.size), constant_values=-np.inf
+        )
+
     def highest_temperature(self, effective: float, lowest: float) -> float:
         """The largest T, at least `lowest`, at which the weights are worth `effective` samples."""
         mixture = self.mixture()[: self.size]
