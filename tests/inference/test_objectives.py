@@ -20,6 +20,7 @@ from msign.inference.objectives import (
     forward_kl,
     kernelised_stein_discrepancy,
     pool_jeffreys,
+    pool_variance,
     reverse_kl,
     stein_direction,
 )
@@ -163,6 +164,34 @@ def test_pool_is_zero_where_model_is_target_and_ignores_empty_rows():
     assert float(other) == pytest.approx(
         float(pool_jeffreys(excess(OTHER, s), log_target(s), mixture)), rel=1e-12
     )
+
+
+def test_pool_variance_is_the_jeffreys_divergence_near_the_target():
+    log_normal = -0.5 * GRID[:, 0] ** 2
+
+    def near(s):  # a target that differs from the model by a hundredth of a nat
+        return excess(CORE, s) + 0.01 * jnp.sin(2 * s[:, 0]) + 4.0
+
+    value = pool_variance(excess(CORE, GRID), near(GRID), excess(CORE, GRID) + log_normal)
+    exact = quadrature(CORE, near, 1, 1)
+    assert float(value) == pytest.approx(float(exact), rel=0.01)
+
+
+@pytest.mark.parametrize("flatness", [0.0, 0.5, 1.0])
+def test_pool_variance_is_zero_where_model_is_target_and_ignores_empty_rows(flatness):
+    s = jr.normal(jr.key(6), (100, 1)) * 2
+    log_weights = jnp.where(jnp.arange(100) < 80, flatness * s[:, 0], -jnp.inf)
+    same = excess(CORE, s) + 5.0
+
+    def value(core):
+        return pool_variance(excess(core, s), same, log_weights)
+
+    assert abs(float(value(CORE))) < 1e-20
+    assert float(jnp.abs(flat_gradient(value, CORE)).max()) < 1e-10
+    assert float(value(OTHER)) > 1e-4
+    changed = s.at[80:].set(7.0)
+    other = pool_variance(excess(OTHER, changed), excess(CORE, changed) + 5.0, log_weights)
+    assert float(other) == pytest.approx(float(value(OTHER)), rel=1e-12)
 
 
 def test_stein_direction_vanishes_at_the_target_and_moves_towards_it():

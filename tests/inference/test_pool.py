@@ -81,3 +81,16 @@ def test_evidence_of_the_pool_knows_a_mode_that_the_last_proposal_has_lost():
     report = weight_report(two_modes(narrow) - excess_all(right, narrow))
     assert report.ess_fraction > 0.999
     assert lost_evidence(report, value, stderr) == pytest.approx(np.log(2), abs=4 * stderr)
+
+
+def test_flattened_weights_are_of_a_power_of_the_posterior_worth_what_is_asked():
+    s = norm.ppf((np.arange(40) + 0.5) / 40)[:, None]  # a sample of the proposal, near the target
+    pool = Pool.empty(60, 1, 1).add(s, 0.1 * s[:, 0], PROPOSALS[:1])
+    weights = pool.flattened(20.0)
+    assert np.all(weights[40:] == -np.inf)
+    w = np.exp(weights[:40])
+    assert w.sum() ** 2 / (w**2).sum() == pytest.approx(20.0, rel=1e-4)
+    posterior, proposal = 0.1 * s[:, 0] + norm.logpdf(s[:, 0]), norm.logpdf(s[:, 0])
+    line = np.polyfit(posterior, weights[:40] + proposal, 1)
+    assert 0 < line[0] < 1
+    np.testing.assert_allclose(weights[:40] + proposal, np.polyval(line, posterior), atol=1e-8)
