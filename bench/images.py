@@ -250,6 +250,7 @@ def compare(options) -> None:
         decay=options.decay,
         coordinates=options.coordinates,
         per_band=options.per_band or None,
+        recompute=options.recompute,
     )
     images = load_images(options.data, options.data_dir).train
     per_epoch = len(images) // chosen.training.batch
@@ -352,6 +353,7 @@ def main() -> None:
     c.add_argument("--decay", type=float)
     c.add_argument("--coordinates", help="of MsIGN's flows: bands (default) or raw")
     c.add_argument("--per-band", action="store_true", help="mu_l per band and channel")
+    c.add_argument("--recompute", choices=RECOMPUTE)
     c.add_argument("--models", nargs="+", default=["msign", "glow"])
     c.add_argument("--seed", type=int, default=0)
     c.add_argument("--out", default="runs/bench-images")
