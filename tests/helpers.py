@@ -1,7 +1,9 @@
 """What the tests share: parameters moved off their start, casts, dense matrices of linear maps."""
 
+import contextlib
+import itertools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import equinox as eqx
@@ -78,3 +80,22 @@ def refused(*parts: Any) -> Any:
     """A one-line ValueError that contains all `parts`, in this order."""
     pattern = ".*".join(re.escape(str(part)) for part in parts)
     return pytest.raises(ValueError, match=rf"\A[^\n]*{pattern}[^\n]*\Z")
+
+
+class Killed(BaseException):
+    """Stands for the end of a process: nothing catches it."""
+
+
+@contextlib.contextmanager
+def killed_after(directory: type, checkpoints: int) -> Iterator[None]:
+    """What runs inside dies when it has written so many checkpoints of a run directory."""
+    save, count = directory.save_checkpoint, itertools.count(1)
+
+    def dying(self: Any, *arguments: Any) -> None:
+        save(self, *arguments)
+        if next(count) == checkpoints:
+            raise Killed
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(directory, "save_checkpoint", dying)
+        yield

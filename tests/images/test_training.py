@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from helpers import in_float32, refused
+from helpers import in_float32, killed_after, refused
 from msign.images import (
     PRESETS,
     Architecture,
@@ -54,29 +54,12 @@ DIGITS = {
 }
 
 
-class Killed(Exception):
-    pass
-
-
 @pytest.mark.parametrize("checkpoints", [3, 9])
-def test_a_killed_run_goes_on_and_ends_with_the_same_numbers(
-    checkpoints, finished, tmp_path, monkeypatch
-):
+def test_a_killed_run_goes_on_and_ends_with_the_same_numbers(checkpoints, finished, tmp_path):
     """Killed in the first stage (5 steps) and in the middle of an epoch of the second (10)."""
     every_step = TINY.changed(checkpoint_seconds=0.0)
-    save, count = ImageRun.save_checkpoint, 0
-
-    def dying(self, *arguments):
-        nonlocal count
-        save(self, *arguments)
-        count += 1
-        if count == checkpoints:
-            raise Killed
-
-    monkeypatch.setattr(ImageRun, "save_checkpoint", dying)
-    with pytest.raises(Killed):
+    with killed_after(ImageRun, checkpoints):
         train(IMAGES, every_step, tmp_path)
-    monkeypatch.undo()
     with refused("out holds a run already", tmp_path):
         train(IMAGES, every_step, tmp_path)
     with refused("seed", 0, "resume", 1):

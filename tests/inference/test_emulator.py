@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import msign
+from helpers import killed_after
 from msign import FitConfig, InformedConfig, InverseProblem, LaplacePrior
 from msign.inference import Posterior
 from msign.inference.emulator import CUBIC, Terms, fit_emulator, flattened
@@ -134,23 +135,13 @@ def test_rejected_simulations_are_left_out(twisted):
     assert np.all(np.isfinite(posterior.sample(100)))
 
 
-def test_interrupted_and_resumed_gives_the_same_numbers(twisted, tmp_path, monkeypatch):
+def test_interrupted_and_resumed_gives_the_same_numbers(twisted, tmp_path):
     """The residuals of the pool are part of a checkpoint."""
     small = InformedConfig(hidden=8, blocks=2, spline_rank=0)
     config = FitConfig(informed=small, round_size=200, rounds=4, steps=30, objective="emulator")
     complete = msign.fit(twisted, 3000, seed=1, config=config)
-    original, saves = RunDirectory.save_checkpoint, []
-
-    def dying(self, *arguments):
-        original(self, *arguments)
-        saves.append(1)
-        if len(saves) == 2:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(RunDirectory, "save_checkpoint", dying)
-    with pytest.raises(KeyboardInterrupt):
+    with killed_after(RunDirectory, 2):
         msign.fit(twisted, 3000, seed=1, out=tmp_path, config=config)
-    monkeypatch.undo()
     resumed = msign.fit(twisted, 3000, seed=1, out=tmp_path, resume=True, config=config)
     np.testing.assert_array_equal(resumed.log_weights, complete.log_weights)
     assert resumed.nfs == complete.nfs

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import msign
+from helpers import killed_after
 from msign import FitConfig, InverseProblem, LaplacePrior, Posterior, fit
 from msign.diagnostics import evaluate_against_reference
 from msign.inference.rundir import RunDirectory
@@ -110,28 +111,12 @@ def test_arviz(run, tmp_path):
     assert az.from_netcdf(str(tmp_path / "samples.nc")).posterior["x"].shape == (1, 30, 4, 4)
 
 
-class Killed(Exception):
-    pass
-
-
 @pytest.mark.parametrize("moment", [2, 4])
-def test_killed_and_resumed_gives_the_same_numbers(run, tmp_path, monkeypatch, moment):
+def test_killed_and_resumed_gives_the_same_numbers(run, tmp_path, moment):
     """The moments are after the write of a checkpoint; in between, the last one counts."""
     complete, _ = run
-    saves = 0
-    original = RunDirectory.save_checkpoint
-
-    def dying(self, *arguments):
-        nonlocal saves
-        original(self, *arguments)
-        saves += 1
-        if saves == moment:
-            raise Killed
-
-    monkeypatch.setattr(RunDirectory, "save_checkpoint", dying)
-    with pytest.raises(Killed):
+    with killed_after(RunDirectory, moment):
         fit(synthetic(4), BUDGET, seed=3, out=tmp_path, config=QUICK)
-    monkeypatch.undo()
     with pytest.raises(ValueError, match="out holds a run already"):
         fit(synthetic(4), BUDGET, seed=3, out=tmp_path, config=QUICK)
     with pytest.raises(ValueError, match="seed must be that of the run to resume: it was 3, got 4"):
