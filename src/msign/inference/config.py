@@ -46,12 +46,12 @@ class FitConfig:
         rounds: Most rounds of a stage (a round: draw, simulate, update).
         round_size: Fields drawn per round; None: an eighth of an equal share of the budget, between
             200 and 4000; at the finest scale, where there is budget, as many as the certificate.
-        steps: Gradient steps per round; None: 400, but 1200 for up to 4 trained variables on a pool
-            with room for 30,000 fields or more, and 600 on an emulator.
+        steps: Gradient steps per round; None: 400, but 1200 for informed flows of up to 4 variables
+            on a pool with room for 30,000 fields or more, and 600 on an emulator.
         batch_size: Fields per gradient step. None: fresh draws 100; emulated draws 256; minibatches
-            of the pool 2048 for up to 4 trained variables, else 512, but at most a quarter of the
-            pool's capacity.
-        learning_rate: Of Adam; None: 5e-3 for up to 4 trained variables, else 2e-3.
+            of the pool 2048 for informed flows of up to 4 variables, else 512, but at most a
+            quarter of the pool's capacity.
+        learning_rate: Of Adam; None: 5e-3 for informed flows of up to 4 variables, else 2e-3.
         clip_norm: Largest norm of a gradient.
         averaging: Decay of the running average of weights that is kept (0: none).
         bridge_ess: Bridge the target until the weights are worth this fraction of a round.
@@ -112,13 +112,21 @@ class FitConfig:
         if not 0 < checks.finite("bridge_ess", self.bridge_ess) < 1:
             raise ValueError(f"bridge_ess must be in (0, 1), got {self.bridge_ess!r}")
 
+    def _tiny(self, size: int) -> bool:
+        """Whether a flow is so small that long training on large batches costs next to nothing."""
+        return self.flow == "informed" and size <= 4
+
+    def step_size(self, size: int) -> float:
+        """Of Adam, for so many trained variables."""
+        return self.learning_rate or (5e-3 if self._tiny(size) else 2e-3)
+
     def pool_batch(self, size: int, capacity: int) -> int:
         """Fields per gradient step on a pool, for so many trained variables."""
-        return self.batch_size or min(2048 if size <= 4 else 512, max(64, capacity // 4))
+        return self.batch_size or min(2048 if self._tiny(size) else 512, max(64, capacity // 4))
 
     def pool_steps(self, size: int, capacity: int) -> int:
         """Gradient steps per round on a pool, for so many trained variables."""
-        return self.steps or (1200 if size <= 4 and capacity >= 30_000 else 400)
+        return self.steps or (1200 if self._tiny(size) and capacity >= 30_000 else 400)
 
     @property
     def emulator_steps(self) -> int:

@@ -16,8 +16,7 @@ from msign.inference.config import FitConfig
 
 def optimiser(config: FitConfig, size: int) -> optax.GradientTransformation:
     """Adam with clipped gradients; a step that is not finite is skipped."""
-    rate = config.learning_rate or (5e-3 if size <= 4 else 2e-3)
-    return _optimiser(rate, config.clip_norm)
+    return _optimiser(config.step_size(size), config.clip_norm)
 
 
 @functools.cache
