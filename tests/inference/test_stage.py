@@ -7,12 +7,21 @@ import jax.random as jr
 import numpy as np
 import pytest
 
+from helpers import moved
 from msign import FitConfig, InformedConfig, LaplacePrior
 from msign.diagnostics.weights import weight_report
 from msign.inference.models import FlowCore, StageModel, informed_flow
 from msign.inference.objectives import CentredJeffreys, PathwiseJeffreys, ScoreJeffreys
+from msign.inference.on_pool import settling
 from msign.inference.simulate import Simulated
-from msign.inference.stage import _finished, _remember_best, choose_method, initial_state
+from msign.inference.stage import (
+    _back_to_best,
+    _finished,
+    _is_spoiled,
+    _remember_best,
+    choose_method,
+    initial_state,
+)
 from msign.inference.state import Plan, StageState
 from msign.problems import synthetic
 from msign.problems.inverse import InverseProblem
@@ -134,3 +143,32 @@ def test_coarse_stages_are_stepping_stones():
     state, plan = fresh(scale=2)
     state = eqx.tree_at(lambda t: (t.best_jeffreys, t.khat), state, (5e-4, 0.9))
     assert _finished(PROBLEM, state, FitConfig(), plan)
+
+
+@pytest.mark.parametrize(
+    ("jeffreys", "lost", "spoiled"),
+    [
+        (0.6, 0.0, False),
+        (1.5, 0.0, False),
+        (1.7, 0.0, True),
+        (0.6, 1.2, True),
+        (np.inf, 0.0, False),
+    ],
+)
+def test_a_model_gone_wrong_is_given_up(jeffreys, lost, spoiled):
+    state = judged(fresh()[0], 0.2, 0.1)
+    report = dataclasses.replace(weight_report(np.zeros(100)), jeffreys=jeffreys, lost=lost)
+    assert _is_spoiled(state, report) == spoiled
+
+
+def test_a_stage_goes_back_to_its_best_model_with_smaller_steps():
+    state, _ = fresh()
+    wrong = eqx.tree_at(lambda t: t.core, state, moved(state.core, 5.0))
+    back = _back_to_best(wrong)
+    assert eqx.tree_equal(back.core, state.best)
+    assert settling(back) < 0.6 * settling(state)
+
+
+def test_nothing_is_given_up_before_anything_was_judged():
+    report = dataclasses.replace(weight_report(np.zeros(100)), jeffreys=1e9)
+    assert not _is_spoiled(fresh()[0], report)

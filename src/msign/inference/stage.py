@@ -36,6 +36,8 @@ from msign.inference.state import Plan, StageState
 from msign.problems.inverse import InverseProblem
 
 MAX_KHAT = 0.5  # what the finest scale should reach before it stops early
+SPOILED = 3.0  # times the lowest divergence so far, and a nat: a model that bad is given up
+SETBACK = 3  # rounds' worth of smaller steps after that
 SHOWN = 32  # trained variables that are kept of fields drawn, to look for modes
 MIN_SCALE_OF_STEPS = 3  # from this scale on Glow trains on fresh samples by default
 MAX_POOLED = 1  # informed flows of more variables train on an emulator by default,
@@ -136,6 +138,9 @@ def _round(
         report = dataclasses.replace(report, lost=lost)
     finest = plan.scale == problem.scales
     state = _remember_best(state, drawn, report, config.tolerance, finest, bridging)
+    spoiled = _is_spoiled(state, report)
+    if spoiled:
+        state = _back_to_best(state)
     last = (
         _good_enough(problem, state, config, plan)
         or state.round + 1 >= config.rounds
@@ -160,6 +165,7 @@ def _round(
         "log_evidence": report.log_evidence,
         "lost_evidence": report.lost,
         "temperature": state.temperature,
+        "given_up": spoiled,
         "loss": float(loss),
     }
     return eqx.tree_at(lambda t: t.round, state, state.round + 1), record
@@ -192,3 +198,18 @@ def _remember_best(
     best = (state.core, jeffreys, report.khat, shown, drawn.log_weights)
     where = lambda t: (t.best, t.best_jeffreys, t.khat, t.shown, t.log_weights)  # noqa: E731
     return eqx.tree_at(where, state, best)
+
+
+def _is_spoiled(state: StageState, report: WeightReport) -> bool:
+    """Whether the last update went wrong, as gradient steps can next to a sharp fold of the model.
+
+    Bridges make the divergence rise a little at times, and rejected simulations make it infinite:
+    neither counts.
+    """
+    jeffreys = report.jeffreys + report.lost
+    return bool(np.isfinite(jeffreys) and jeffreys > SPOILED * state.best_jeffreys + 1)
+
+
+def _back_to_best(state: StageState) -> StageState:
+    """The state with its best model as the current one, and smaller steps from now on."""
+    return eqx.tree_at(lambda t: (t.core, t.settled), state, (state.best, state.settled + SETBACK))
