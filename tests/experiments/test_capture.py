@@ -21,7 +21,7 @@ def mirrored_problem():
         return jnp.stack([(x @ odd) ** 2, x @ even], -1) / size
 
     prior = LaplacePrior((size,), alpha=0.1, beta=4.0)
-    problem = InverseProblem(prior, forward, [1.0, 0.5], noise_std=0.3, name="mirrored")
+    problem = InverseProblem(prior, forward, [1.0, 0.5], noise_std=0.1, name="mirrored")
     problem.symmetry = lambda x: np.asarray(x)[..., ::-1]
     return problem
 
@@ -67,7 +67,7 @@ def test_chains_agree_with_quadrature_and_the_flow_with_chains(posterior):
     along[leading_eigenvectors(problem.prior)[1]] = 1
     b = np.linspace(-6, 6, 20_001)
     unit = problem.observe(np.asarray(problem.prior.unwhiten(jnp.asarray(along))[None]))[0, 0]
-    density = np.exp(-0.5 * b**2 - 0.5 * ((unit * b**2 - 1) / 0.3) ** 2)
+    density = np.exp(-0.5 * b**2 - 0.5 * ((unit * b**2 - 1) / 0.1) ** 2)
     exact = np.sqrt((b**2 * density).sum() / density.sum())
     chains = found.moments["chains"]
     assert abs(chains.std[1] - exact) < 4.5 * chains.std_error[1]

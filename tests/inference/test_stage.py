@@ -57,7 +57,8 @@ def judged(state: StageState, jeffreys: float, khat: float, finest=True, bridgin
     ("options", "problem", "scale", "size", "method"),
     [
         ({}, PROBLEM, 3, 1, "pool"),
-        ({}, PROBLEM, 3, 2, "emulator"),
+        ({}, PROBLEM, 3, 2, "pool"),
+        ({}, PROBLEM, 3, 3, "emulator"),
         ({"flow": "glow"}, PROBLEM, 2, 16, "pool"),
         ({"flow": "glow"}, PROBLEM, 3, 64, PathwiseJeffreys),
         ({"flow": "glow"}, BLACK_BOX, 3, 4, CentredJeffreys),

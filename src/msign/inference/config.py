@@ -33,7 +33,7 @@ class FitConfig:
             polynomial emulator fitted to such a pool (informed flows); `pathwise`, `centred`: its
             low-variance forms on fresh samples; `score`: equations (10) and (11) as they stand;
             `reverse_kl`, `forward_kl`: one side alone; `stein`: amortized SVGD. `auto`: for
-            informed flows pool, but emulator for more than one trained variable and up to 512
+            informed flows pool, but emulator for more than two trained variables and up to 512
             observations; for Glow pool at scales 1 and 2, pathwise (centred without derivatives)
             above.
         train: `all` flows up to the stage's scale, or only the `last` one (Glow).

@@ -40,7 +40,7 @@ SPOILED = 3.0  # times the lowest divergence so far, and a nat: a model that bad
 SETBACK = 3  # rounds' worth of smaller steps after that
 SHOWN = 32  # trained variables that are kept of fields drawn, to look for modes
 MIN_SCALE_OF_STEPS = 3  # from this scale on Glow trains on fresh samples by default
-MAX_POOLED = 1  # informed flows of more variables train on an emulator by default,
+MAX_POOLED = 2  # informed flows of more variables train on an emulator by default,
 MAX_EMULATED = 512  # but not for more observations than these
 
 # How a stage learns: on the pool, on an emulator fitted to it, or on fresh fields at every step.
