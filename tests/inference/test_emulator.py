@@ -89,7 +89,7 @@ def ring(x):
 @pytest.fixture(scope="module")
 def twisted():
     prior = LaplacePrior((4,), alpha=0.2, beta=2.0)
-    return InverseProblem(prior, ring, [1.0, 0.1], noise_std=1.0, scales=1, name="twisted")
+    return InverseProblem(prior, ring, [1.0, 0.1], noise_std=0.3, scales=1, name="twisted")
 
 
 def log_evidence(problem, n=1_000_000):
@@ -101,13 +101,13 @@ def log_evidence(problem, n=1_000_000):
 
 @pytest.mark.parametrize("derivative", [True, False])
 def test_posterior_learned_from_an_emulator(twisted, derivative):
-    """Several trained variables: `auto` takes the emulator, with derivatives or without."""
+    """Two trained variables and two modes, with derivatives or without."""
     problem = twisted
     if not derivative:
         forward = lambda x: np.asarray(ring(jnp.asarray(x)))  # noqa: E731
-        problem = InverseProblem(twisted.prior, forward, [1.0, 0.1], noise_std=1.0, scales=1)
+        problem = InverseProblem(twisted.prior, forward, [1.0, 0.1], noise_std=0.3, scales=1)
     small = InformedConfig(hidden=16, blocks=4, spline_rank=0)
-    config = FitConfig(informed=small, round_size=1000, rounds=6, steps=300)
+    config = FitConfig(objective="emulator", informed=small, round_size=1000, rounds=6, steps=300)
     posterior = msign.fit(problem, 12_000, config=config)
     summary = posterior.summary()
     assert summary["stages"][0]["trained_variables"] > 1
@@ -125,7 +125,7 @@ def test_rejected_simulations_are_left_out(twisted):
         return found
 
     problem = InverseProblem(
-        twisted.prior, fails, [1.0, 0.1], noise_std=1.0, scales=1, on_failure="reject"
+        twisted.prior, fails, [1.0, 0.1], noise_std=0.3, scales=1, on_failure="reject"
     )
     small = InformedConfig(hidden=8, blocks=2, spline_rank=0)
     config = FitConfig(objective="emulator", round_size=300, rounds=3, steps=50, informed=small)

@@ -6,8 +6,9 @@ that the posterior is Gaussian, the exact Gaussian takes its place). Glow flows 
 identity on top of the coarser network, so that the start is the proposal q~_l of Algorithm 1.
 """
 
+from typing import NamedTuple
+
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
@@ -17,12 +18,14 @@ from jaxtyping import PRNGKeyArray
 from msign.bijections.glow import glow_flow
 from msign.bijections.subspace import SubspaceFlow, TriangularMap, informed_stack
 from msign.bijections.whitened import Whitened
+from msign.diagnostics.weights import normalised
 from msign.inference.config import FitConfig
 from msign.inference.models import (
     FlowCore,
     NetworkCore,
     StageModel,
     draw,
+    excess_all,
     informed_flow,
     lift_directions,
 )
@@ -38,6 +41,21 @@ from msign.problems.inverse import InverseProblem
 LINEAR = 0.9999  # gradients this linear make the posterior Gaussian: start anew, exactly
 PER_DIRECTION = 30  # gradients for each direction found, where that is more than the first lot
 LINEAR_TOLERANCE = 1e-5  # nats left out of such a posterior
+ENOUGH = 10.0  # fields that the weights of a probe must be worth to judge a start by them
+
+
+class Probe(NamedTuple):
+    """Fields simulated at the start of a stage.
+
+    Attributes:
+        u: Whitened coordinates `(n, d)`.
+        gradients: Of the log-likelihood `(n, d)`, or what regression made of it.
+        log_weights: Log-likelihood minus excess of the model that drew them `(n,)`.
+    """
+
+    u: np.ndarray
+    gradients: np.ndarray
+    log_weights: np.ndarray
 
 
 def start_model(
@@ -63,7 +81,7 @@ def start_model(
         network = before.core.network
     model = StageModel(NetworkCore(network, scale), None, problem.priors[scale - 1].lattice.dim)
     if config.flow == "both":
-        subspace, _, _ = _find_subspace(problem, scale, model, 1, config, key, allowance)
+        subspace, _ = _find_subspace(problem, scale, model, 1, config, key, allowance)
         network = with_informed_block(network, scale, subspace.basis, config, key)
         model = StageModel(NetworkCore(network, scale), None, model.dim)
     return model
@@ -97,9 +115,10 @@ def _informed_start(
         lifted = lift_directions(prior, np.asarray(before.basis, np.float64))
         carried = StageModel(core, jnp.asarray(lifted, float), prior.lattice.dim)
     rank_before = 0 if core is None else core.size
-    subspace, u, gradients = _find_subspace(
+    subspace, probe = _find_subspace(
         problem, scale, carried, max(1, rank_before), config, key, allowance
     )
+    u, gradients = probe.u, probe.gradients
     # Where gradients are linear the posterior is Gaussian and known exactly: directions are free.
     most = min(len(u) // 3 - 1, prior.lattice.dim)
     wide = subspace_from_gradients(gradients, max(1, most), LINEAR_TOLERANCE).basis
@@ -116,8 +135,9 @@ def _informed_start(
         flow = informed_flow(jr.fold_in(key, 1), ranks, config.informed)
         if core is not None:
             flow = eqx.tree_at(lambda f: f.bijections[1].bijection, flow, core.flow)
-        flow = _gaussian_start(flow, rank_before, s, g)
         core = FlowCore(flow, ranks)
+        guess = FlowCore(_gaussian_start(flow, rank_before, s, g), ranks)
+        core = core if _is_worse(guess, core, s, probe.log_weights) else guess
     return StageModel(core, jnp.asarray(basis, float), prior.lattice.dim)
 
 
@@ -129,33 +149,43 @@ def _find_subspace(
     config: FitConfig,
     key: PRNGKeyArray,
     allowance: int,
-) -> tuple[Subspace, np.ndarray, np.ndarray]:
-    """The informed subspace at a scale, with the fields `(n, d)` and gradients that it rests on."""
+) -> tuple[Subspace, Probe]:
+    """The informed subspace at a scale, with the simulations that it rests on."""
     d = problem.priors[scale - 1].lattice.dim
     key = jr.fold_in(key, 0)
     max_rank = min(max(config.informed.max_rank, min_rank), d)
     if problem.differentiable:
         n = max(2, min(config.subspace_samples, allowance // 2))
-        u = np.asarray(_fields(model, key, n, d))
-        gradients = np.asarray(problem.evaluate(u, scale, gradient=True).gradient, np.float64)
-        found = subspace_from_gradients(gradients, max_rank, config.subspace_tolerance, min_rank)
+        probe = _gradients_at(problem, scale, *_fields(model, key, n, d))
+        found = subspace_from_gradients(
+            probe.gradients, max_rank, config.subspace_tolerance, min_rank
+        )
         more = min(PER_DIRECTION * found.basis.shape[1], allowance // 2) - n
         if more > 0:
-            rest = np.asarray(_fields(model, jr.fold_in(key, 1), more, d))
-            slopes = problem.evaluate(rest, scale, gradient=True).gradient
-            u, gradients = np.concatenate([u, rest]), np.concatenate([gradients, slopes])
+            fields = _fields(model, jr.fold_in(key, 1), more, d)
+            rest = _gradients_at(problem, scale, *fields)
+            probe = Probe(*(np.concatenate(pair) for pair in zip(probe, rest, strict=True)))
     else:
         n = max(2, min(max(config.subspace_samples, 20 * d), 20_000, allowance))
-        u = np.asarray(_fields(model, key, n, d))
+        u, excess = _fields(model, key, n, d)
         if model is not None and model.basis is not None:
             known = np.asarray(model.basis, np.float64)
         else:
             known = np.eye(d) if d <= max_rank else np.zeros((d, 0))
-        gradients = _regressed(u, known, problem.evaluate(u, scale).residual)
-    finite = np.all(np.isfinite(gradients), axis=1)
-    u, gradients = u[finite].astype(np.float64), gradients[finite]
-    found = subspace_from_gradients(gradients, max_rank, config.subspace_tolerance, min_rank)
-    return found, u, gradients
+        found_there = problem.evaluate(u, scale)
+        gradients = _regressed(u, known, found_there.residual)
+        probe = Probe(u, gradients, found_there.log_likelihood - excess)
+    finite = np.all(np.isfinite(probe.gradients), axis=1)
+    probe = Probe(
+        probe.u[finite].astype(np.float64), probe.gradients[finite], probe.log_weights[finite]
+    )
+    found = subspace_from_gradients(probe.gradients, max_rank, config.subspace_tolerance, min_rank)
+    return found, probe
+
+
+def _gradients_at(problem: InverseProblem, scale: int, u: np.ndarray, excess: np.ndarray) -> Probe:
+    found = problem.evaluate(u, scale, gradient=True)
+    return Probe(u, np.asarray(found.gradient, np.float64), found.log_likelihood - excess)
 
 
 def _regressed(u: np.ndarray, known: np.ndarray, residuals: np.ndarray) -> np.ndarray:
@@ -171,9 +201,15 @@ def _regressed(u: np.ndarray, known: np.ndarray, residuals: np.ndarray) -> np.nd
     return gradients
 
 
-def _fields(model: StageModel | None, key: PRNGKeyArray, n: int, d: int) -> jax.Array:
+def _fields(
+    model: StageModel | None, key: PRNGKeyArray, n: int, d: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Whitened coordinates of n fields of a model (None: the prior), and their excess."""
     eta = jr.normal(key, (n, d))
-    return eta if model is None else draw(model, eta)[0]
+    if model is None:
+        return np.asarray(eta), np.zeros(n)
+    u, _, excess = draw(model, eta)
+    return np.asarray(u), np.asarray(excess, np.float64)
 
 
 def _explained(s: np.ndarray, gradients: np.ndarray) -> float:
@@ -184,6 +220,22 @@ def _explained(s: np.ndarray, gradients: np.ndarray) -> float:
     design = np.concatenate([np.ones((n, 1)), s], 1)
     fit, *_ = np.linalg.lstsq(design, gradients, rcond=None)
     return float(1 - ((gradients - design @ fit) ** 2).sum() / (gradients**2).sum())
+
+
+def _is_worse(guess: FlowCore, core: FlowCore, s: np.ndarray, log_weights: np.ndarray) -> bool:
+    """Whether a guess is further from the posterior than the core as it is, by KL(q||p).
+
+    Weights that are worth too few fields say nothing: then the guess stands.
+    """
+    finite = np.isfinite(log_weights)
+    if not finite.any():
+        return False
+    weights = normalised(log_weights[finite])
+    if 1 / np.sum(weights**2) < ENOUGH:
+        return False
+    fields = jnp.asarray(s[finite], float)
+    gain = np.asarray(excess_all(guess, fields) - excess_all(core, fields), np.float64)
+    return bool(weights @ gain < 0)
 
 
 def _gaussian_start(flow: Chain, old: int, s: np.ndarray, gradients: np.ndarray) -> Chain:
