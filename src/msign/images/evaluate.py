@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 
 from msign import checks
+from msign.images import precise
 from msign.images.model import Model
 from msign.images.pixels import Pixels
 from msign.images.sets import ImageSet
@@ -87,11 +88,12 @@ def round_trip_error(
 ) -> tuple[float, float]:
     """Largest and root mean square error, in grey levels, of encoding and decoding images.
 
-    Measured in the precision of the weights, on dequantised images.
+    Of dequantised images; fields and noise are in the precision of the weights (see `precise`).
     """
     v = field_of(model, pixels, images, seed)
     grey = np.asarray(pixels.grey(v), np.float64)
-    error = np.asarray(pixels.grey(model.decode(model.encode(v))), np.float64) - grey
+    again = jnp.asarray(precise.decode(model, precise.encode(model, v)))
+    error = np.asarray(pixels.grey(again), np.float64) - grey
     return float(np.abs(error).max()), float(np.sqrt(np.mean(error**2)))
 
 

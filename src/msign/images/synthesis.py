@@ -8,6 +8,7 @@ import jax.random as jr
 import numpy as np
 
 from msign import checks
+from msign.images import precise
 from msign.images.evaluate import BATCH_PIXELS, field_of
 from msign.images.model import Model
 from msign.images.pixels import Pixels
@@ -61,9 +62,10 @@ def interpolate(
         steps: Number of images, both ends included.
     """
     checks.integer("steps", steps, 2)
-    z = model.encode(field_of(model, pixels, np.stack([first, last])))
-    t = jnp.linspace(0, 1, steps)[:, None]
-    return pixels.image(model.decode([(1 - t) * entry[0] + t * entry[1] for entry in z]))
+    z = precise.encode(model, field_of(model, pixels, np.stack([first, last])))
+    t = np.linspace(0, 1, steps, dtype=z[0].dtype)[:, None]
+    between = [(1 - t) * entry[0] + t * entry[1] for entry in z]
+    return pixels.image(jnp.asarray(precise.decode(model, between)))
 
 
 def generated_snapshots(
@@ -89,7 +91,7 @@ def recovered_snapshots(
 ) -> list[list[np.ndarray]]:
     """The same while given images are recovered from their own noise (appendix G)."""
     network = _msign(model)
-    z = network.encode(field_of(network, pixels, images))
+    z = precise.encode(network, field_of(network, pixels, images))
     return _snapshots(network, pixels, z, per_scale)
 
 
