@@ -185,10 +185,11 @@ def multiscale(
 ) -> None:
     """Discretisation error of the forward map at every scale (figure 2 of the paper)."""
     from msign.experiments.multiscale import run_multiscale
-    from msign.experiments.run import load_problem
+    from msign.experiments.run import PICTURES, load_problem
 
     with one_line_errors():
-        lines, pictures = run_multiscale(load_problem(problem, size=size), out, n, seed)
+        found = load_problem(problem, size=size)
+        lines, pictures = run_multiscale(found, out, n, seed, PICTURES.get(problem))
     typer.echo("\n".join(lines))
     typer.echo("\n" + "\n".join(f"written to {path}" for path in pictures))
 

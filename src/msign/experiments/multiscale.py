@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax.random as jr
@@ -10,7 +11,6 @@ from matplotlib.figure import Figure
 
 from msign import checks
 from msign.problems.inverse import InverseProblem
-from msign.report.elliptic import elliptic_figure
 from msign.report.figures import save_figures
 from msign.report.posterior import draw_field
 
@@ -68,12 +68,16 @@ def multiscale_figure(problem: InverseProblem, field: np.ndarray) -> Figure:
 
 
 def run_multiscale(
-    problem: InverseProblem, out: str | os.PathLike[str], n: int, seed: int
+    problem: InverseProblem,
+    out: str | os.PathLike[str],
+    n: int,
+    seed: int,
+    picture: Callable[[InverseProblem], Figure] | None = None,
 ) -> tuple[list[str], list[pathlib.Path]]:
-    """Lines to print, and the paths of the pictures."""
+    """Lines to print, and the paths of the pictures; `picture` draws the problem itself."""
     field = np.asarray(problem.prior.sample(jr.key(seed), 1))[0]
     figures = {"multiscale": multiscale_figure(problem, field)}
-    if problem.name == "elliptic":
-        figures["problem"] = elliptic_figure(problem)
+    if picture is not None:
+        figures["problem"] = picture(problem)
     lines = multiscale_lines(discretisation_errors(problem, n, seed))
     return lines, save_figures(figures, out)

@@ -8,14 +8,19 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from matplotlib.figure import Figure
+
 from msign.diagnostics import evaluate_against_reference
 from msign.inference import FitConfig, Posterior, fit
 from msign.inference.rundir import RunDirectory
 from msign.problems import InverseProblem, elliptic, synthetic
+from msign.report.elliptic import elliptic_figure
 from msign.report.posterior import write_figures
 
 BUILT_IN: dict[str, Callable[..., InverseProblem]] = {"synthetic": synthetic, "elliptic": elliptic}
 
+# Those that have a picture of their own.
+PICTURES: dict[str, Callable[[InverseProblem], Figure]] = {"elliptic": elliptic_figure}
 
 # What the paper gave each of its problems.
 BUDGETS = {"synthetic": 800_000, "elliptic": 500_000}
