@@ -353,7 +353,7 @@ def main() -> None:
     c.add_argument("--decay", type=float)
     c.add_argument("--coordinates", help="of MsIGN's flows: bands (default) or raw")
     c.add_argument("--per-band", action="store_true", help="mu_l per band and channel")
-    c.add_argument("--recompute", choices=RECOMPUTE)
+    c.add_argument("--recompute", choices=RECOMPUTE, help="instead of keeping it in memory")
     c.add_argument("--models", nargs="+", default=["msign", "glow"])
     c.add_argument("--seed", type=int, default=0)
     c.add_argument("--out", default="runs/bench-images")

@@ -82,6 +82,12 @@ def refused(*parts: Any) -> Any:
     return pytest.raises(ValueError, match=rf"\A[^\n]*{pattern}[^\n]*\Z")
 
 
+def ring(x: Any) -> Any:
+    """Two observations of four cells: twisted, with two modes that no Gaussian is near to."""
+    a, b = x @ jnp.array([1.0, 1, 1, 1]), x @ jnp.array([1.0, 1, -1, -1])
+    return jnp.stack([a**2 + b, b - 0.3 * a * b], -1)
+
+
 class Killed(BaseException):
     """Stands for the end of a process: nothing catches it."""
 

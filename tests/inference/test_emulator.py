@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import msign
-from helpers import killed_after
+from helpers import killed_after, ring
 from msign import FitConfig, InformedConfig, InverseProblem, LaplacePrior
 from msign.inference import Posterior
 from msign.inference.emulator import CUBIC, Terms, fit_emulator, flattened
@@ -78,12 +78,6 @@ def test_weights_are_flattened_to_their_worth():
     assert np.corrcoef(np.log(w), log_weights)[0, 1] > 0.999
     even = flattened(0.1 * log_weights, 200)
     np.testing.assert_allclose(even, np.exp(0.1 * log_weights) / np.exp(0.1 * log_weights).sum())
-
-
-def ring(x):
-    """Two observations of four cells: twisted, with two modes."""
-    a, b = x @ jnp.array([1.0, 1, 1, 1]), x @ jnp.array([1.0, 1, -1, -1])
-    return jnp.stack([a**2 + b, b - 0.3 * a * b], -1)
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ import jax.random as jr
 import numpy as np
 import pytest
 
+from helpers import ring
 from msign import FitConfig, InverseProblem, LaplacePrior
 from msign.diagnostics.weights import ess_fraction
 from msign.inference.simulate import simulate
@@ -13,12 +14,6 @@ from msign.inference.start import start_model
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 PRIOR = LaplacePrior((4,), alpha=0.2, beta=2.0)
-
-
-def twisted(x):
-    """Two observations of four cells, with two modes that no Gaussian is near to."""
-    a, b = x @ jnp.array([1.0, 1, 1, 1]), x @ jnp.array([1.0, 1, -1, -1])
-    return jnp.stack([a**2 + b, b - 0.3 * a * b], -1)
 
 
 def linear(x):
@@ -32,7 +27,7 @@ def start_of(forward, data, noise):
 
 def test_a_gaussian_guess_that_fits_badly_is_not_taken():
     """It had an effective sample size of a thousandth where the prior's own has 5 percent."""
-    problem, model = start_of(twisted, [1.0, 0.1], 0.3)
+    problem, model = start_of(ring, [1.0, 0.1], 0.3)
     found = simulate(problem, model, 1, jr.key(1), 4000)
     u = np.asarray(jr.normal(jr.key(2), (4000, 4)))
     prior = ess_fraction(problem.evaluate(u, 1).log_likelihood)

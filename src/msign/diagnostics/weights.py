@@ -44,6 +44,11 @@ class WeightReport:
     lost: float = 0.0
 
     @property
+    def judged(self) -> float:
+        """What a model is judged by: its divergence, and the log evidence that it has lost."""
+        return self.jeffreys + self.lost
+
+    @property
     def verdict(self) -> str:
         """In words, whether samples and weights can be trusted.
 

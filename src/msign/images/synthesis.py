@@ -3,7 +3,6 @@
 Paper, figures 5 and 6 and the figures of appendix G.
 """
 
-import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 
@@ -65,7 +64,7 @@ def interpolate(
     z = precise.encode(model, field_of(model, pixels, np.stack([first, last])))
     t = np.linspace(0, 1, steps, dtype=z[0].dtype)[:, None]
     between = [(1 - t) * entry[0] + t * entry[1] for entry in z]
-    return pixels.image(jnp.asarray(precise.decode(model, between)))
+    return pixels.image(precise.decode(model, between))
 
 
 def generated_snapshots(

@@ -158,7 +158,7 @@ def _round(
         "scale": plan.scale,
         "round": state.round,
         "nfs": problem.nfs,
-        "jeffreys": report.jeffreys + report.lost,
+        "jeffreys": report.judged,
         "jeffreys_stderr": report.jeffreys_stderr,
         "ess_fraction": report.ess_fraction,
         "khat": report.khat,
@@ -185,8 +185,7 @@ def _remember_best(
     among divergences below the tolerance, lighter tails of the weights are.
     """
     floor = tolerance if finest else -np.inf
-    jeffreys = report.jeffreys + report.lost
-    old, new = (max(j, floor) for j in (state.best_jeffreys, jeffreys))
+    old, new = (max(j, floor) for j in (state.best_jeffreys, report.judged))
     lighter = new == old and report.khat < state.khat
     better = new < old or lighter
     much = not np.isfinite(old) or old - new > 0.1 * old or (lighter and report.khat < MAX_KHAT)
@@ -195,7 +194,7 @@ def _remember_best(
     if not better:
         return state
     shown = drawn.s[:, :SHOWN].astype(np.float64)
-    best = (state.core, jeffreys, report.khat, shown, drawn.log_weights)
+    best = (state.core, report.judged, report.khat, shown, drawn.log_weights)
     where = lambda t: (t.best, t.best_jeffreys, t.khat, t.shown, t.log_weights)  # noqa: E731
     return eqx.tree_at(where, state, best)
 
@@ -206,7 +205,7 @@ def _is_spoiled(state: StageState, report: WeightReport) -> bool:
     Bridges make the divergence rise a little at times, and rejected simulations make it infinite:
     neither counts.
     """
-    jeffreys = report.jeffreys + report.lost
+    jeffreys = report.judged
     return bool(np.isfinite(jeffreys) and jeffreys > SPOILED * state.best_jeffreys + 1)
 
 
