@@ -19,6 +19,7 @@ from msign.inference.objectives import (
     SteinObjective,
     forward_kl,
     kernelised_stein_discrepancy,
+    pool_divergence,
     pool_jeffreys,
     pool_variance,
     reverse_kl,
@@ -164,6 +165,24 @@ def test_pool_is_zero_where_model_is_target_and_ignores_empty_rows():
     assert float(other) == pytest.approx(
         float(pool_jeffreys(excess(OTHER, s), log_target(s), mixture)), rel=1e-12
     )
+
+
+def test_pool_divergence_sees_mass_that_has_left_the_pool():
+    s = jr.normal(jr.key(6), (100, 1)) * 2
+    mixture = jnp.where(jnp.arange(100) < 80, 0.3 * s[:, 0], jnp.inf)
+    target = excess(CORE, s)  # as the pool would have normalised it
+
+    def value(core):
+        return pool_divergence(excess(core, s), target, mixture)
+
+    assert abs(float(value(CORE))) < 1e-12
+    assert float(jnp.abs(flat_gradient(value, CORE)).max()) < 1e-10
+    assert float(value(OTHER)) > float(pool_jeffreys(excess(OTHER, s), target, mixture))
+    left = target - 10.0
+    assert abs(float(pool_jeffreys(left, target, mixture))) < 1e-12
+    assert float(pool_divergence(left, target, mixture)) == pytest.approx(19.0)
+    pull = jax.grad(lambda e: pool_divergence(e, target, mixture))(left)
+    assert float(pull.sum()) == pytest.approx(-2.0)  # bounded, however far the model has gone
 
 
 def test_pool_variance_is_the_jeffreys_divergence_near_the_target():

@@ -1,12 +1,16 @@
 """Adam as the stages use it."""
 
+import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import optax
 import pytest
 
-from msign.inference.optimise import descend, running_average
+from msign import FitConfig, GlowConfig, MsIGN
+from msign.inference.models import NetworkCore, split_trainable
+from msign.inference.optimise import WARM_UP, descend, optimiser, running_average
+from msign.priors import LaplacePrior
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 CENTRE = np.array([1.0, -2.0])
@@ -42,3 +46,36 @@ def test_running_average():
     a, b = {"w": jnp.zeros(2)}, {"w": jnp.ones(2)}
     np.testing.assert_allclose(running_average(a, b, 0.9)["w"], 0.1)
     np.testing.assert_array_equal(running_average(a, b, 0.0)["w"], 1.0)
+
+
+@pytest.mark.parametrize(
+    ("config", "scale", "rate"),
+    [
+        (FitConfig(flow="glow", glow=GlowConfig(blocks=2, hidden=8)), 2, 2e-3),
+        (FitConfig(flow="glow", glow=GlowConfig(blocks=32, hidden=64)), 1, 5e-4),
+        (FitConfig(flow="glow", glow=GlowConfig(blocks=32, hidden=64)), 2, 2.5e-4),
+        (FitConfig(flow="glow", glow=GlowConfig(blocks=32, hidden=64), train="last"), 2, 5e-4),
+        (FitConfig(flow="glow", glow=GlowConfig(blocks=(0, 32), hidden=(1, 64))), 2, 5e-4),
+        (FitConfig(flow="glow", glow=GlowConfig(blocks=0)), 2, 2e-3),
+        (FitConfig(flow="glow", glow=GlowConfig(blocks=32), learning_rate=0.1), 2, 0.1),
+    ],
+)
+def test_deep_and_wide_networks_take_small_steps(config, scale, rate):
+    assert config.network_step(scale, 2) == pytest.approx(rate)
+
+
+def test_steps_on_a_network_rise_from_zero():
+    config = FitConfig(flow="glow", glow=GlowConfig(blocks=1, hidden=4))
+    core = NetworkCore(
+        MsIGN(LaplacePrior((2, 2), alpha=0.5, beta=1.0), 1, config.glow, key=jr.key(0)), 1
+    )
+    params, _ = split_trainable(core)
+    adam, ones = optimiser(config, core), jax.tree.map(jnp.ones_like, params)
+    state, sizes = adam.init(params), []
+    for _ in range(WARM_UP + 2):
+        change, state = adam.update(ones, state, params)
+        sizes.append(max(float(jnp.abs(c).max()) for c in jax.tree.leaves(change)))
+    np.testing.assert_allclose(
+        sizes[: WARM_UP + 1], 2e-3 * np.arange(WARM_UP + 1) / WARM_UP, rtol=1e-5
+    )
+    assert sizes[-1] == pytest.approx(2e-3)

@@ -52,6 +52,13 @@ def test_bridge_runs_from_the_first_proposal_to_the_posterior(pool):
     np.testing.assert_allclose(pool.bridged(0.5), middle)
 
 
+@pytest.mark.parametrize("temperature", [0.0, 0.5, 1.0])
+def test_target_is_the_bridge_with_unit_integral_on_the_pool(pool, temperature):
+    target = pool.target(temperature)[:40]
+    assert np.mean(np.exp(target - pool.mixture()[:40])) == pytest.approx(1.0)
+    assert np.ptp(target - pool.bridged(temperature)[:40]) < 1e-9
+
+
 def test_highest_temperature_has_the_effective_size_asked_for(pool):
     def effective(t):
         a = pool.bridged(t)[:40] - pool.mixture()[:40]

@@ -1,7 +1,7 @@
 """Options of `fit`, validated when made."""
 
 import dataclasses
-from typing import Any
+from typing import Any, cast
 
 from msign import checks
 from msign.bijections.glow import GlowConfig
@@ -19,6 +19,7 @@ OBJECTIVES = (
     "forward_kl",
     "stein",
 )
+UNITS = 16 * 32  # hidden channels of all trained blocks up to which Glow takes full steps
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +52,9 @@ class FitConfig:
         batch_size: Fields per gradient step. None: fresh draws 100; emulated draws 256; minibatches
             of the pool 2048 for informed flows of up to 4 variables, else 512, but at most a
             quarter of the pool's capacity.
-        learning_rate: Of Adam; None: 5e-3 for informed flows of up to 4 variables, else 2e-3.
+        learning_rate: Of Adam; None: 5e-3 for informed flows of up to 4 variables, else 2e-3; for
+            Glow 2e-3 up to 512 trained units (hidden channels of all blocks), and beyond that in
+            inverse proportion to them.
         clip_norm: Largest norm of a gradient.
         averaging: Decay of the running average of weights that is kept (0: none).
         bridge_ess: Bridge the target until the weights are worth this fraction of a round.
@@ -116,9 +119,19 @@ class FitConfig:
         """Whether a flow is so small that long training on large batches costs next to nothing."""
         return self.flow == "informed" and size <= 4
 
-    def step_size(self, size: int) -> float:
-        """Of Adam, for so many trained variables."""
+    def flow_step(self, size: int) -> float:
+        """Step size of Adam on an informed flow of so many variables."""
         return self.learning_rate or (5e-3 if self._tiny(size) else 2e-3)
+
+    def network_step(self, scale: int, scales: int) -> float:
+        """Step size of Adam on a network's flows up to a scale.
+
+        Adam moves all parameters alike, so that outputs move in proportion to depth and width.
+        """
+        first = scale if self.train == "last" else 1
+        trained = [self.glow.at(l, scales) for l in range(first, scale + 1)]
+        units = sum(cast(int, g.blocks) * cast(int, g.hidden) for g in trained)
+        return self.learning_rate or 2e-3 * min(1.0, UNITS / max(units, 1))
 
     def pool_batch(self, size: int, capacity: int) -> int:
         """Fields per gradient step on a pool, for so many trained variables."""

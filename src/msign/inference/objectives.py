@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import optax
 from jaxtyping import Array
 
 from msign.inference.models import Core
@@ -208,6 +209,22 @@ def pool_jeffreys(
     log_w = jax.nn.log_softmax(jnp.where(used, target - mixture, -jnp.inf))
     ratio = jnp.where(used, _clip(log_v - log_w, clip), 0.0)
     return jnp.sum((reverse * jnp.exp(log_v) - forward * jnp.exp(log_w)) * ratio)
+
+
+def pool_divergence(excess: Array, target: Array, mixture: Array) -> Array:
+    """What is minimised on a pool: `pool_jeffreys`, and what the model's mass on the pool lacks.
+
+    Self-normalised weights do not see mass that has left the pool: a model with next to none of
+    it there, but in the right proportions, would seem perfect. `target` has to be normalised on
+    the whole pool (`Pool.target`); then model and target weigh the same on every minibatch where
+    p = q. The squared difference of the logarithms is linear beyond a nat.
+    """
+
+    def log_mass(density: Array) -> Array:
+        return jax.nn.logsumexp(jnp.where(jnp.isfinite(mixture), density - mixture, -jnp.inf))
+
+    lack = log_mass(excess) - log_mass(target)
+    return pool_jeffreys(excess, target, mixture) + 2 * optax.huber_loss(lack, delta=1.0)
 
 
 def pool_variance(

@@ -42,7 +42,7 @@ def learn_from_emulator(
         jnp.asarray(t, float),
         jnp.asarray(settling(state), float),
         jr.fold_in(key, 1),
-        optimiser(config, state.core.size),
+        optimiser(config, state.core),
         config.emulator_steps,
         config.emulator_batch,
         config.averaging,

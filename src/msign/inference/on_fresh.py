@@ -28,7 +28,7 @@ def learn_from_fresh(
 ) -> tuple[StageState, float]:
     """The state after `config.fresh_steps` gradient steps, and their mean loss."""
     core, adam_state, temperature = state.core, state.optimiser, state.temperature
-    adam = optimiser(config, core.size)
+    adam = optimiser(config, core)
     n = config.fresh_batch
     cost = n * (2 if objective.uses_gradient else 1) + (n if objective.uses_proposal else 0)
     decay = jnp.asarray(_decay(problem.nfs, plan))

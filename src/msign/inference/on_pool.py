@@ -12,7 +12,7 @@ from jaxtyping import Array, PRNGKeyArray, PyTree
 
 from msign.inference.config import FitConfig
 from msign.inference.models import Core, combine, split_trainable
-from msign.inference.objectives import pool_jeffreys, pool_variance
+from msign.inference.objectives import pool_divergence, pool_variance
 from msign.inference.optimise import descend, optimiser
 from msign.inference.simulate import Simulated
 from msign.inference.state import Plan, StageState
@@ -35,13 +35,13 @@ def learn_from_pool(
     core, loss = fit_pool(
         state.core,
         jnp.asarray(pool.s),
-        jnp.asarray(pool.bridged(state.temperature), float),
+        jnp.asarray(pool.target(state.temperature), float),
         jnp.asarray(pool.flattened(FLAT * pool.size) if refine else pool.mixture(), float),
         pool.size,
         jr.fold_in(key, 1),
         config,
         settling(state),
-        pool_variance if refine else pool_jeffreys,
+        pool_variance if refine else pool_divergence,
     )
     return settle(state, core), float(loss)
 
@@ -77,15 +77,15 @@ def fit_pool(
     key: PRNGKeyArray,
     config: FitConfig,
     rate: float = 1.0,
-    divergence: Callable[[Array, Array, Array], Array] = pool_jeffreys,
+    divergence: Callable[[Array, Array, Array], Array] = pool_divergence,
 ) -> tuple[Core, Array]:
     """Minimise a divergence on a pool by Adam with a step size that falls to zero.
 
-    It starts at `rate` times the configured one. `divergence` is `pool_jeffreys`, with the pool's
-    mixture as `measure`, or `pool_variance`, with log-weights.
+    It starts at `rate` times the configured one. `divergence` is `pool_divergence`, with the
+    pool's mixture as `measure`, or `pool_variance`, with log-weights.
     """
     trainable, rest = split_trainable(core, config.train == "last")
-    adam = optimiser(config, core.size)
+    adam = optimiser(config, core)
     how = (
         config.pool_steps(core.size, len(s)),
         config.pool_batch(core.size, len(s)),

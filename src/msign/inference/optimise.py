@@ -12,16 +12,27 @@ import optax
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
 from msign.inference.config import FitConfig
+from msign.inference.models import Core, NetworkCore
+
+WARM_UP = 40  # steps of Adam on a network before the full step size
 
 
-def optimiser(config: FitConfig, size: int) -> optax.GradientTransformation:
-    """Adam with clipped gradients; a step that is not finite is skipped."""
-    return _optimiser(config.step_size(size), config.clip_norm)
+def optimiser(config: FitConfig, core: Core) -> optax.GradientTransformation:
+    """Adam with clipped gradients; a step that is not finite is skipped.
+
+    On networks the step size rises from zero: the first steps of Adam move every parameter by the
+    full step, whatever its gradient, and would spoil what coarser stages have learned.
+    """
+    if isinstance(core, NetworkCore):
+        rate = config.network_step(core.scale, len(core.network.lattices))
+        return _optimiser(rate, config.clip_norm, WARM_UP)
+    return _optimiser(config.flow_step(core.size), config.clip_norm, 0)
 
 
 @functools.cache
-def _optimiser(rate: float, clip_norm: float) -> optax.GradientTransformation:
-    adam = optax.chain(optax.clip_by_global_norm(clip_norm), optax.adam(rate))
+def _optimiser(rate: float, clip_norm: float, warm_up: int) -> optax.GradientTransformation:
+    schedule = optax.linear_schedule(0.0, rate, warm_up) if warm_up else rate
+    adam = optax.chain(optax.clip_by_global_norm(clip_norm), optax.adam(schedule))
     return optax.apply_if_finite(adam, max_consecutive_errors=1000)
 
 

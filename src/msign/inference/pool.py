@@ -91,6 +91,12 @@ class Pool(eqx.Module):
         values = temperature * self.log_likelihood
         return values + (1 - temperature) * self.excess[0] if temperature < 1 else values
 
+    def target(self, temperature: float) -> np.ndarray:
+        """`bridged`, normalised: by the pool's own estimate its integral is one."""
+        values, n = self.bridged(temperature), self.size
+        mean = np.logaddexp.reduce(values[:n] - self.mixture()[:n]) - np.log(n)
+        return values - mean
+
     def flattened(self, effective: float) -> np.ndarray:
         """Log-weights of a power of the posterior, the lowest that is worth `effective` samples."""
         s, values = self.s[: self.size], self.log_likelihood[: self.size]

@@ -80,7 +80,7 @@ def initial_state(
     observations = len(problem.data) if method == "emulator" else 0
     pool = Pool.empty(capacity, core.size, config.rounds, observations)
     trainable, _ = split_trainable(core, config.train == "last")
-    state = () if pooled else optimiser(config, core.size).init(trainable)
+    state = () if pooled else optimiser(config, core).init(trainable)
     shown = np.zeros((plan.round_size, min(core.size, SHOWN)))
     weights = np.zeros(plan.round_size)
     return StageState(
