@@ -172,6 +172,14 @@ def test_numbers_do_not_depend_on_threads_or_batch():
     np.testing.assert_array_equal(one.solve(x[5]), three.solve(x)[5])
 
 
+def test_memory_keeps_no_trace_of_extreme_fields():
+    """Padded places of the factor are never written again: they have to stay as they were."""
+    ordinary = rough_fields(22, n=8)
+    used, fresh = make(22, threads=1), make(22, threads=1)
+    assert np.isfinite(used.observe(299 * np.sign(ordinary))).all()
+    np.testing.assert_array_equal(used.observe(ordinary), fresh.observe(ordinary))
+
+
 def test_calls_from_several_threads_do_not_mix():
     size = 16
     solver, x = make(size), rough_fields(size, n=60)

@@ -44,8 +44,10 @@ FRONT = np.dtype(
         ("parent_pivots", np.int64),  # so many of its boundary nodes are pivots of the parent
         ("left", np.int64),  # the two halves, or -1 in a leaf
         ("right", np.int64),
-        ("terms", np.int64),  # range of `Plan.terms` that a leaf assembles
-        ("update_terms", np.int64),  # from here on they belong to the update, not to the panel
+        ("cell", np.int64),  # the first cell of a leaf
+        ("terms", np.int64),  # range of `Plan.terms` that a leaf assembles: first terms of places,
+        ("more_terms", np.int64),  # further terms of places in the panel,
+        ("update_terms", np.int64),  # terms of the update
         ("terms_end", np.int64),
     ]
 )
@@ -59,7 +61,8 @@ class Plan(NamedTuple):
     fronts: np.ndarray  # (n_fronts,) of FRONT; children before parents
     nodes: np.ndarray  # node numbers of the fronts' rows
     parent_rows: np.ndarray  # rows of the parent to which a front's update rows are added
-    terms: np.ndarray  # of TERM: memory[place] += weight * coefficient[cell]
+    child_rows: np.ndarray  # (rows, 2) where a front's rows are in its children's updates, or -1
+    terms: np.ndarray  # of TERM: place in panel or update, cell counted from the leaf's first one
 
 
 @dataclass
@@ -108,19 +111,13 @@ def plan_factorisation(size: int) -> tuple[Plan, int, int]:
         )
         for region, front in zip(regions, fronts, strict=True)
     ]
-    parent_rows = _connect(fronts, nodes)
-    terms = []
-    count = 0
-    for region, front, numbers in zip(regions, fronts, nodes, strict=True):
-        found = [] if region.children else _leaf_terms(size, region, front, numbers)
-        in_panel = sum(place < factor_length for place, _, _ in found)
-        front["terms"] = count
-        front["update_terms"] = count + in_panel
-        front["terms_end"] = count + len(found)
-        count += len(found)
-        terms += found
+    parent_rows, child_rows = _connect(fronts, nodes)
     plan = Plan(
-        fronts, np.concatenate(nodes), np.concatenate(parent_rows), np.array(terms, dtype=TERM)
+        fronts,
+        np.concatenate(nodes),
+        np.concatenate(parent_rows),
+        np.concatenate(child_rows),
+        _assemble_leaves(size, regions, fronts, nodes),
     )
     return plan, factor_length, memory_length
 
@@ -179,47 +176,99 @@ def _place_updates(fronts: np.ndarray, regions: list[_Region], begin: int) -> in
     return begin + length
 
 
-def _connect(fronts: np.ndarray, nodes: list[np.ndarray]) -> list[np.ndarray]:
-    """For each front, the rows of its parent that belong to its boundary, load and excess."""
+def _connect(
+    fronts: np.ndarray, nodes: list[np.ndarray]
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Where the rows of each front's update are in its parent, and its own in its children's.
+
+    The pivots of a parent are the first rows of both children, in the same order.
+    """
     parent_rows = [np.zeros(front["boundary"] + 2, np.int64) for front in fronts]
-    for parent, numbers in zip(fronts, nodes, strict=True):
+    child_rows = [np.full((len(numbers), 2), -1) for numbers in nodes]
+    for i, (parent, numbers) in enumerate(zip(fronts, nodes, strict=True)):
         extra = parent["pivots"] + parent["boundary"]
         row_of = {int(node): row for row, node in enumerate(numbers[:extra]) if node}
-        for child in (parent["left"], parent["right"]):
+        for side, child in enumerate((parent["left"], parent["right"])):
             if child < 0:
                 continue
             first, count = fronts[child]["pivots"], fronts[child]["boundary"]
             rows = [row_of[int(node)] for node in nodes[child][first : first + count]]
             parent_rows[child][:] = [*rows, extra, extra + 1]
+            child_rows[i][parent_rows[child], side] = np.arange(count + 2)
             fronts[child]["parent_pivots"] = sum(row < parent["pivots"] for row in rows)
-    return parent_rows
+    return parent_rows, child_rows
+
+
+def _assemble_leaves(
+    size: int, regions: list[_Region], fronts: np.ndarray, nodes: list[np.ndarray]
+) -> np.ndarray:
+    """Tables of terms for all leaves; leaves alike share one, so that it stays in the cache."""
+    tables: dict[tuple, tuple[int, ...]] = {}
+    terms: list[tuple[int, int, float]] = []
+    for region, front, numbers in zip(regions, fronts, nodes, strict=True):
+        if region.children:
+            continue
+        front["cell"] = region.i0 * size + region.j0
+        parts = _leaf_terms(size, region, front, numbers)
+        key = tuple(tuple(part) for part in parts)
+        if key not in tables:
+            ends = np.cumsum([len(terms), *(len(part) for part in parts)])
+            tables[key] = tuple(int(end) for end in ends)
+            terms += [term for part in parts for term in part]
+        for name, place in zip(
+            ("terms", "more_terms", "update_terms", "terms_end"), tables[key], strict=True
+        ):
+            front[name] = place
+    return np.array(terms, dtype=TERM)
 
 
 def _leaf_terms(
     size: int, region: _Region, front: np.void, nodes: np.ndarray
-) -> list[tuple[int, int, float]]:
-    """What the cells of a leaf add to its front, below the diagonal and in the excess row."""
+) -> tuple[list[tuple[int, int, float]], ...]:
+    """What the cells of a leaf add to its front, below the diagonal and in the excess row.
+
+    One term for each place of the panel (zero where only elimination will fill it), the further
+    terms of these places, and the terms of the update.
+    """
     pivots, extra = int(front["pivots"]), int(front["pivots"] + front["boundary"])
     row_of = {int(node): row for row, node in enumerate(nodes[:extra]) if node}
+    inside: dict[int, dict[int, float]] = {
+        row * pivots + column: {}
+        for row in (*range(extra), extra + 1)
+        for column in range(min(row, len(region.pivots)))
+    }
+    update: dict[int, dict[int, float]] = {}
 
-    def place(row: int, column: int) -> int:
+    def add(row: int, column: int, cell: int, weight: float) -> None:
         if column < pivots:
-            return int(front["panel"]) + row * pivots + column
-        return int(front["update"]) + (row - pivots) * int(front["rows"]) + column - pivots
+            place, found = row * pivots + column, inside
+        else:
+            place, found = (row - pivots) * int(front["rows"]) + column - pivots, update
+        weights = found.setdefault(place, {})
+        weights[cell] = weights.get(cell, 0.0) + weight
 
-    sums: dict[tuple[int, int], float] = {}
     for i in range(region.i0, region.i1):
         for j in range(region.j0, region.j1):
             corners = [row_of.get((i + di) * (size + 1) + j + dj, -1) for di, dj in CORNERS]
+            cell = (i - region.i0) * size + j - region.j0
             for a in range(4):
                 for b in range(4):
                     row, column = corners[a], corners[b]
                     if row < 0 <= column:  # the solution is zero at corner a
-                        key = (place(extra + 1, column), i * size + j)
-                        sums[key] = sums.get(key, 0.0) - float(STIFFNESS[a, b])
+                        add(extra + 1, column, cell, -float(STIFFNESS[a, b]))
                     elif row > column >= 0:
-                        sums[place(row, column), i * size + j] = float(STIFFNESS[a, b])
-    return [(where, cell, weight) for (where, cell), weight in sorted(sums.items())]
+                        add(row, column, cell, float(STIFFNESS[a, b]))
+
+    first: list[tuple[int, int, float]] = []
+    more: list[tuple[int, int, float]] = []
+    for place, weights in sorted(inside.items()):
+        (cell, weight), *others = list(weights.items()) or [(0, 0.0)]
+        first.append((place, cell, weight))
+        more += [(place, cell, weight) for cell, weight in others]
+    last = [
+        (place, cell, w) for place, found in sorted(update.items()) for cell, w in found.items()
+    ]
+    return first, more, last
 
 
 def _padded(count: int) -> int:

@@ -43,77 +43,97 @@ def factorise(plan: Plan, memory: int, coefficient: int, nodal_load: np.ndarray)
         update = memory + _BYTES * front.update
         left, right = front.left, front.right
 
-        zero = fill(0.0)
-        for place in range((pivots + rows) * pivots):
-            store(panel, place, zero)
+        if left < 0:
+            cells = coefficient + _BYTES * front.cell
+            _set_cells(plan, panel, cells, front.terms, front.more_terms)
+            _add_cells(plan, panel, cells, front.more_terms, front.update_terms)
+        else:
+            _add_children(plan, memory, front, plan.fronts[left], plan.fronts[right], panel)
         load_row = (pivots + boundary) * pivots
         for k in range(pivots):
             node = plan.nodes[front.nodes + k]
-            store(panel, load_row + k, fill(nodal_load[node]))
+            carried = load(panel, load_row + k) if left >= 0 else fill(0.0)
+            store(panel, load_row + k, carried + fill(nodal_load[node]))
             if node == 0:  # a padded pivot: a node that is connected to nothing
                 store(panel, load_row + pivots + k, fill(1.0))
-        if left < 0:
-            _add_cells(plan, memory, coefficient, front.terms, front.update_terms)
-        else:
-            _add_to_panel(plan, memory, plan.fronts[left], panel, pivots)
-            _add_to_panel(plan, memory, plan.fronts[right], panel, pivots)
 
         _eliminate(panel, pivots, rows, boundary)
         _multiply_rows(panel, update, pivots, rows, boundary)
 
         if left < 0:
-            _add_cells(plan, memory, coefficient, front.update_terms, front.terms_end)
+            _add_cells(plan, update, cells, front.update_terms, front.terms_end)
         else:
             _add_to_update(plan, memory, plan.fronts[left], update, pivots, rows)
             _add_to_update(plan, memory, plan.fronts[right], update, pivots, rows)
 
 
 @kernel
-def _add_cells(plan, memory, coefficient, begin, end):  # type: ignore[no-untyped-def]
-    """Assemble the element matrices of a leaf."""
+def _set_cells(plan, target, cells, begin, end):  # type: ignore[no-untyped-def]
+    """The first term of each place in the panel of a leaf."""
     for t in range(begin, end):
         term = plan.terms[t]
-        cell = load(coefficient, term.cell)
-        store(memory, term.place, fma(fill(term.weight), cell, load(memory, term.place)))
+        store(target, term.place, fill(term.weight) * load(cells, term.cell))
 
 
 @kernel
-def _add_to_panel(plan, memory, child, panel, pivots):  # type: ignore[no-untyped-def]
-    """Add those columns of a child's update that are pivots of its parent to the parent's panel."""
-    _add_rows(plan, memory, child, 0, child.parent_pivots, panel, pivots)
+def _add_cells(plan, target, cells, begin, end):  # type: ignore[no-untyped-def]
+    """Add further terms to the panel or to the update of a leaf."""
+    for t in range(begin, end):
+        term = plan.terms[t]
+        cell = load(cells, term.cell)
+        store(target, term.place, fma(fill(term.weight), cell, load(target, term.place)))
+
+
+@kernel
+def _add_children(plan, memory, front, left, right, panel):  # type: ignore[no-untyped-def]
+    """Set a panel to the sum of what its two halves have left of its columns.
+
+    Rows that neither half has are padded: they keep the zeros that they have had from the start.
+    """
+    pivots, columns = front.pivots, left.parent_pivots
+    places = plan.child_rows.ctypes.data + 16 * front.nodes
+    for row in range(pivots + front.boundary + 2):
+        i, j = peek(places, 2 * row), peek(places, 2 * row + 1)
+        target = panel + _BYTES * (row * pivots)
+        a = memory + _BYTES * (left.update + i * left.rows)
+        b = memory + _BYTES * (right.update + j * right.rows)
+        count = min(row, columns)
+        if j < 0 <= i:
+            for k in range(count):
+                store(target, k, load(a, k))
+        elif i < 0 <= j:
+            for k in range(count):
+                store(target, k, load(b, k))
+        elif i >= 0:
+            for k in range(count):
+                store(target, k, load(a, k) + load(b, k))
 
 
 @kernel
 def _add_to_update(plan, memory, child, update, pivots, rows):  # type: ignore[no-untyped-def]
-    """Add the other columns of a child's update to its parent's update."""
-    origin = update - _BYTES * (pivots * rows + pivots)
-    _add_rows(plan, memory, child, child.parent_pivots, child.boundary, origin, rows)
+    """Add what a child has left of other columns than its parent's pivots to the parent's update.
 
-
-@kernel
-def _add_rows(plan, memory, child, begin, end, target, stride):  # type: ignore[no-untyped-def]
-    """Add columns ``begin`` to ``end`` of a child's update to the matrix ``target`` of its parent.
-
-    Three rows at a time, from row ``begin`` on. This adds some entries above the diagonal too,
-    where nothing is ever read.
+    Three rows at a time. This adds some entries above the diagonal too, where nothing is ever read.
     """
-    rows, count = child.rows, child.boundary + 2
+    target = update - _BYTES * (pivots * rows + pivots)
+    begin, end = child.parent_pivots, child.boundary
+    stride, count = child.rows, child.boundary + 2
     place = plan.parent_rows.ctypes.data + 8 * child.parent_rows
-    update = memory + _BYTES * child.update
+    source = memory + _BYTES * child.update
     for a in range(begin, count - 2, TILE):
-        s0 = update + _BYTES * (a * rows)
-        s1, s2 = s0 + _BYTES * rows, s0 + 2 * _BYTES * rows
-        t0 = target + _BYTES * (peek(place, a) * stride)
-        t1 = target + _BYTES * (peek(place, a + 1) * stride)
-        t2 = target + _BYTES * (peek(place, a + 2) * stride)
+        s0 = source + _BYTES * (a * stride)
+        s1, s2 = s0 + _BYTES * stride, s0 + 2 * _BYTES * stride
+        t0 = target + _BYTES * (peek(place, a) * rows)
+        t1 = target + _BYTES * (peek(place, a + 1) * rows)
+        t2 = target + _BYTES * (peek(place, a + 2) * rows)
         for b in range(begin, min(a + TILE, end)):
             column = peek(place, b)
             store(t0, column, load(t0, column) + load(s0, b))
             store(t1, column, load(t1, column) + load(s1, b))
             store(t2, column, load(t2, column) + load(s2, b))
     for a in range(count - (count - begin) % TILE, count):  # of the load and the excess
-        s0 = update + _BYTES * (a * rows)
-        t0 = target + _BYTES * (peek(place, a) * stride)
+        s0 = source + _BYTES * (a * stride)
+        t0 = target + _BYTES * (peek(place, a) * rows)
         for b in range(begin, end):
             column = peek(place, b)
             store(t0, column, load(t0, column) + load(s0, b))
@@ -135,12 +155,15 @@ def _eliminate(panel, pivots, rows, boundary):  # type: ignore[no-untyped-def]
         a20 = load(corner, 2 * pivots) - s[6]
         a21 = load(corner, 2 * pivots + 1) - s[7]
         sum0 = sum1 = sum2 = fill(0.0)
-        for r0 in range(c0 + TILE, end, TILE):
-            row = panel + _BYTES * (r0 * pivots)
-            s = _subtract_tile(row + _BYTES * c0, pivots, _products(row, column, pivots, c0))
-            if r0 < full:
-                sum0, sum1, sum2 = sum0 + s[0], sum1 + s[1], sum2 + s[2]
-        for r in range(full, extra):
+        summed = TILE
+        if c0 > 0:
+            summed = full
+            for r0 in range(c0 + TILE, end, TILE):
+                row = panel + _BYTES * (r0 * pivots)
+                s = _subtract_tile(row + _BYTES * c0, pivots, _products(row, column, pivots, c0))
+                if r0 < full:
+                    sum0, sum1, sum2 = sum0 + s[0], sum1 + s[1], sum2 + s[2]
+        for r in range(summed, extra):
             place = r * pivots + c0
             sum0 = sum0 + load(panel, place)
             sum1 = sum1 + load(panel, place + 1)
