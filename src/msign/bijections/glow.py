@@ -1,6 +1,7 @@
 """Glow blocks and stacks of them: the paper's invertible flow F_l (section 3)."""
 
 import dataclasses
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -119,20 +120,18 @@ def glow_stack(
 ) -> Scan:
     """`blocks` Glow blocks as one `Scan`; each pair of blocks moves every channel."""
     checks.integer("blocks", blocks, 1)
+    return Scan(_stacked(key, tuple(shape), blocks, hidden, activation, position, max_log_scale))
+
+
+@eqx.filter_jit
+def _stacked(key: PRNGKeyArray, shape: tuple[int, ...], blocks: int, *options: Any) -> GlowBlock:
+    """The blocks of a stack as one, each of whose arrays has a leading axis."""
     c = shape[-1]
-
-    def block(key: PRNGKeyArray, order: Array) -> GlowBlock:
-        return GlowBlock(key, shape, order, hidden, activation, position, max_log_scale)
-
-    @eqx.filter_jit
-    def stacked(key: PRNGKeyArray) -> GlowBlock:
-        keys, order_key = jr.split(jr.fold_in(key, 0), blocks), jr.fold_in(key, 1)
-        orders = jax.vmap(lambda k: jr.permutation(k, c))(jr.split(order_key, (blocks + 1) // 2))
-        swapped = jnp.roll(orders, c - c // 2, axis=1)
-        orders = jnp.stack([orders, swapped], 1).reshape(-1, c)[:blocks]
-        return eqx.filter_vmap(block)(keys, orders)
-
-    return Scan(stacked(key))
+    keys, order_key = jr.split(jr.fold_in(key, 0), blocks), jr.fold_in(key, 1)
+    orders = jax.vmap(lambda k: jr.permutation(k, c))(jr.split(order_key, (blocks + 1) // 2))
+    swapped = jnp.roll(orders, c - c // 2, axis=1)
+    orders = jnp.stack([orders, swapped], 1).reshape(-1, c)[:blocks]
+    return eqx.filter_vmap(lambda key, order: GlowBlock(key, shape, order, *options))(keys, orders)
 
 
 def glow_flow(key: PRNGKeyArray, prior: Prior, config: GlowConfig) -> AbstractBijection:

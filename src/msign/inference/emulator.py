@@ -25,7 +25,7 @@ CUBIC = 12  # cubic terms in so many leading variables at most
 LEAST_ROWS = 3  # fields for each term of the polynomial, or it is given fewer terms
 MOST_ROWS = 6  # the latest so many fields for each term are fitted,
 ROWS = 10_000  # or so many where that is more
-WORTH = 0.2  # weights are flattened until they are worth this fraction of the fields
+WORTH = 0.2  # weights are tempered until they are worth this fraction of the fields
 RIDGE = 1e-6  # relative to the mean square of the terms
 
 
@@ -111,16 +111,16 @@ def fit_emulator(s: np.ndarray, residual: np.ndarray, log_weights: np.ndarray) -
         s: Trained variables `(n, r)` of simulated fields, the latest last.
         residual: Their whitened residuals `(n, m)`.
         log_weights: Of the fields `(n,)`: how the target's density relates to what drew them. They
-            are flattened, by a power below one, where they are worth too few fields.
+            are tempered, by a power below one, where they are worth too few fields.
     """
     terms = Terms.of(s.shape[1], len(s))
     last = slice(max(0, len(s) - max(ROWS, MOST_ROWS * len(terms))), None)
     worth = max(LEAST_ROWS * len(terms), WORTH * len(s[last]))
-    weights = flattened(log_weights[last], worth)
+    weights = _tempered(log_weights[last], worth)
     return _least_squares(terms, s[last].astype(float), residual[last].astype(float), weights)
 
 
-def flattened(log_weights: np.ndarray, worth: float) -> np.ndarray:
+def _tempered(log_weights: np.ndarray, worth: float) -> np.ndarray:
     """Weights, of sum one, to the largest power up to one at which they are worth so many."""
     power = highest_power(lambda t: t * log_weights, worth, 0.0)
     return normalised(power * log_weights)

@@ -15,7 +15,6 @@ from typing import NamedTuple, Protocol
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import optax
 from jaxtyping import Array
 
 from msign.inference.models import Core
@@ -216,15 +215,15 @@ def pool_divergence(excess: Array, target: Array, mixture: Array) -> Array:
 
     Self-normalised weights do not see mass that has left the pool: a model with next to none of
     it there, but in the right proportions, would seem perfect. `target` has to be normalised on
-    the whole pool (`Pool.target`); then model and target weigh the same on every minibatch where
-    p = q. The squared difference of the logarithms is linear beyond a nat.
+    the whole pool (`Pool.target`). Only a lack of more than half counts: a smaller one would
+    rather be filled up with strays, where the mixture is thin and little density is much mass.
     """
 
     def log_mass(density: Array) -> Array:
         return jax.nn.logsumexp(jnp.where(jnp.isfinite(mixture), density - mixture, -jnp.inf))
 
-    lack = log_mass(excess) - log_mass(target)
-    return pool_jeffreys(excess, target, mixture) + 2 * optax.huber_loss(lack, delta=1.0)
+    lack = jnp.maximum(0.0, log_mass(target) - log_mass(excess) - jnp.log(2.0))
+    return pool_jeffreys(excess, target, mixture) + 2 * lack
 
 
 def pool_variance(
