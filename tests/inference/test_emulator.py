@@ -10,7 +10,7 @@ import msign
 from helpers import killed_after, ring
 from msign import FitConfig, InformedConfig, InverseProblem, LaplacePrior
 from msign.inference import Posterior
-from msign.inference.emulator import CUBIC, Terms, fit_emulator, flattened
+from msign.inference.emulator import CUBIC, Terms, fit_emulator, tempered
 from msign.inference.rundir import RunDirectory
 
 RNG = np.random.default_rng(0)
@@ -70,13 +70,13 @@ def test_terms_are_as_many_as_the_fields_can_tell(rank, fields):
     assert len(np.unique(design, axis=1).T) == len(terms)
 
 
-def test_weights_are_flattened_to_their_worth():
+def test_weights_are_tempered_to_their_worth():
     log_weights = 5 * RNG.normal(size=1000)
-    w = flattened(log_weights, 200)
+    w = tempered(log_weights, 200)
     assert w.sum() == pytest.approx(1)
     assert 1 / np.sum(w**2) == pytest.approx(200, rel=1e-3)
     assert np.corrcoef(np.log(w), log_weights)[0, 1] > 0.999
-    even = flattened(0.1 * log_weights, 200)
+    even = tempered(0.1 * log_weights, 200)
     np.testing.assert_allclose(even, np.exp(0.1 * log_weights) / np.exp(0.1 * log_weights).sum())
 
 

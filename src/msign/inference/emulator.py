@@ -116,11 +116,11 @@ def fit_emulator(s: np.ndarray, residual: np.ndarray, log_weights: np.ndarray) -
     terms = Terms.of(s.shape[1], len(s))
     last = slice(max(0, len(s) - max(ROWS, MOST_ROWS * len(terms))), None)
     worth = max(LEAST_ROWS * len(terms), WORTH * len(s[last]))
-    weights = _tempered(log_weights[last], worth)
+    weights = tempered(log_weights[last], worth)
     return _least_squares(terms, s[last].astype(float), residual[last].astype(float), weights)
 
 
-def _tempered(log_weights: np.ndarray, worth: float) -> np.ndarray:
+def tempered(log_weights: np.ndarray, worth: float) -> np.ndarray:
     """Weights, of sum one, to the largest power up to one at which they are worth so many."""
     power = highest_power(lambda t: t * log_weights, worth, 0.0)
     return normalised(power * log_weights)
