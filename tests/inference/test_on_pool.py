@@ -42,7 +42,8 @@ def roughly_trained() -> tuple[FlowCore, Pool]:
 
 def learned(core, pool, divergence, measure, seed) -> FlowCore:
     arrays = (jnp.asarray(pool.s), jnp.asarray(pool.target(1.0)), jnp.asarray(measure))
-    return fit_pool(core, *arrays, pool.size, jr.key(seed), CONFIG, 0.5, divergence)[0]
+    chances = jnp.asarray(pool.uniform())
+    return fit_pool(core, *arrays, chances, jr.key(seed), CONFIG, 0.5, divergence)[0]
 
 
 def variance(core: FlowCore, power: float) -> float:

@@ -9,7 +9,7 @@ from msign.bijections import InformedConfig
 from msign.bijections.subspace import TriangularMap
 from msign.diagnostics import lost_evidence, weight_report
 from msign.inference.models import FlowCore, excess_all, informed_flow
-from msign.inference.pool import Pool
+from msign.inference.pool import PICKED, Pool
 
 SMALL = InformedConfig(blocks=2, hidden=4, knots=4)
 
@@ -70,6 +70,19 @@ def test_highest_temperature_has_the_effective_size_asked_for(pool):
     assert effective(t) == pytest.approx(10.0, rel=1e-3)
     assert pool.highest_temperature(1.0, 0.0) == 1.0
     assert pool.highest_temperature(39.9, t) == t  # never falls
+
+
+def test_fields_where_the_latest_proposal_is_far_off_are_drawn_more_often(pool):
+    """The target is at 2, the latest proposal at 1: it has too little at 2 and too much at 1."""
+    chances = pool.chances(pool.target(1.0))
+    assert chances.sum() == pytest.approx(1.0)
+    assert np.all(chances[40:] == 0)
+    assert np.all(chances[:40] >= (1 - PICKED) / 40 - 1e-12)
+    s = np.concatenate([POINTS, OTHERS])[:, 0]
+    far = s < -1  # where neither has any mass
+    assert chances[:40][np.abs(s - 2) < 0.1].min() > 1.1 * chances[:40][far].max()
+    exact = pool.chances(pool.excess[1])  # a target that the latest proposal is
+    np.testing.assert_allclose(exact, pool.uniform(), atol=1e-12)
 
 
 def test_evidence_of_the_pool_knows_a_mode_that_the_last_proposal_has_lost():

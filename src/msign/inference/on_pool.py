@@ -32,12 +32,18 @@ def learn_from_pool(
     """
     pool = state.pool
     refine = state.temperature == 1 and state.best_jeffreys < config.tolerance
+    target = pool.target(state.temperature)
+    if refine:
+        chances, measure = pool.uniform(), pool.flattened(FLAT * pool.size)
+    else:
+        chances, measure = pool.chances(target), pool.mixture()
+        measure[: pool.size] += np.log(pool.size * chances[: pool.size])
     core, loss = fit_pool(
         state.core,
         jnp.asarray(pool.s),
-        jnp.asarray(pool.target(state.temperature), float),
-        jnp.asarray(pool.flattened(FLAT * pool.size) if refine else pool.mixture(), float),
-        pool.size,
+        jnp.asarray(target, float),
+        jnp.asarray(measure, float),
+        jnp.asarray(chances, float),
         jr.fold_in(key, 1),
         config,
         settling(state),
@@ -73,7 +79,7 @@ def fit_pool(
     s: Array,
     target: Array,
     measure: Array,
-    size: int,
+    chances: Array,
     key: PRNGKeyArray,
     config: FitConfig,
     rate: float = 1.0,
@@ -81,8 +87,9 @@ def fit_pool(
 ) -> tuple[Core, Array]:
     """Minimise a divergence on a pool by Adam with a step size that falls to zero.
 
-    It starts at `rate` times the configured one. `divergence` is `pool_divergence`, with the
-    pool's mixture as `measure`, or `pool_variance`, with log-weights.
+    It starts at `rate` times the configured one. `chances` are those of each field to be drawn for
+    a minibatch. `divergence` is `pool_divergence`, whose `measure` is the log-density of these
+    draws, or `pool_variance`, with log-weights.
     """
     trainable, rest = split_trainable(core, config.train == "last")
     adam = optimiser(config, core)
@@ -97,7 +104,7 @@ def fit_pool(
         s,
         target,
         measure,
-        jnp.asarray(size),
+        jnp.cumsum(chances),
         jnp.asarray(rate),
         key,
         adam,
@@ -114,7 +121,7 @@ def _pool_steps(
     s: Array,
     target: Array,
     measure: Array,
-    size: Array,
+    cumulative: Array,
     rate: Array,
     key: PRNGKeyArray,
     adam: Any,
@@ -124,7 +131,7 @@ def _pool_steps(
     averaging: float,
 ) -> tuple[PyTree, Array]:
     def loss(params: PyTree, key: PRNGKeyArray) -> Array:
-        i = jr.randint(key, (batch,), 0, size)
+        i = jnp.searchsorted(cumulative, jr.uniform(key, (batch,), maxval=cumulative[-1]), "right")
         excess = jax.vmap(lambda s: combine(params, rest).backward(s)[1])(s[i])
         return divergence(excess, target[i], measure[i])
 

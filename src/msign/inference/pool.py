@@ -9,8 +9,12 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
-from msign.diagnostics.weights import highest_power, weight_report
+from msign.diagnostics.weights import highest_power, normalised, weight_report
 from msign.inference.models import Core, excess_all
+from msign.inference.objectives import MAX_LOG_RATIO
+
+PICKED = 0.1  # of a minibatch is drawn by what fields add to the divergence,
+MOST = 0.01  # none of them more often than this, of what is so drawn
 
 
 class Pool(eqx.Module):
@@ -105,6 +109,28 @@ class Pool(eqx.Module):
         return np.pad(
             weights - power * density, (0, len(self.s) - self.size), constant_values=-np.inf
         )
+
+    def uniform(self) -> np.ndarray:
+        """The same chance for each field."""
+        return np.where(np.arange(len(self.s)) < self.size, 1 / self.size, 0.0)
+
+    def chances(self, target: np.ndarray) -> np.ndarray:
+        """Chances of the fields to be drawn: most alike, some by what they add to the divergence.
+
+        Of the latest proposal from the target. So the few fields where it is far off, strays
+        between narrow modes for one, are seen at every step.
+        """
+        n, latest = self.size, np.flatnonzero(self.counts)[-1]
+        mixture = self.mixture()[:n]
+        v, w = (normalised(a[:n] - mixture) for a in (self.excess[latest], target))
+        with np.errstate(divide="ignore"):
+            ratio = np.clip(np.log(v) - np.log(w), -MAX_LOG_RATIO, MAX_LOG_RATIO)
+        added = np.where(v == w, 0.0, (v - w) * ratio)
+        added = np.minimum(added, MOST * added.sum())
+        chances = self.uniform()
+        if added.sum() > 0:
+            chances[:n] = (1 - PICKED) * chances[:n] + PICKED * added / added.sum()
+        return chances
 
     def highest_temperature(self, effective: float, lowest: float) -> float:
         """The largest T, at least `lowest`, at which the weights are worth `effective` samples."""
