@@ -31,7 +31,6 @@ def learn_from_fresh(
     adam = optimiser(config, core)
     n = config.fresh_batch
     cost = n * (2 if objective.uses_gradient else 1) + (n if objective.uses_proposal else 0)
-    decay = jnp.asarray(_decay(problem.nfs, plan))
     average, losses = core, []
     for i in range(config.fresh_steps):
         if problem.nfs + cost + plan.round_size > plan.limit:
@@ -40,6 +39,7 @@ def learn_from_fresh(
         batch, temperature = _fresh_batch(
             problem, core, objective, plan, config, temperature, step_key
         )
+        decay = jnp.asarray(_decay(problem.nfs, plan))
         core, adam_state, loss = _take_step(
             core, adam_state, batch, decay, objective, adam, config.train == "last"
         )
