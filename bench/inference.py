@@ -18,10 +18,11 @@ import time
 
 HEADLINE = {f"headline {s}": ["--seed", str(s)] for s in range(3)}
 SMALL = {f"20,000 nFS {s}": ["--seed", str(s), "--budget", "20000"] for s in range(3)}
+SHARP = {f"gamma 0.05 {s}": ["--seed", str(s), "--gamma", "0.05"] for s in range(3)}
 CASES = {
     **HEADLINE,
     **SMALL,
-    "gamma 0.05": ["--gamma", "0.05"],
+    **SHARP,
     "tilt 0.3": ["--tilt", "0.3"],
     "black box": ["--black-box"],
     "linear": None,
