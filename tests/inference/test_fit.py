@@ -127,6 +127,20 @@ def test_killed_and_resumed_gives_the_same_numbers(run, tmp_path, moment):
     assert resumed.nfs == complete.nfs
 
 
+def test_resuming_after_a_stage_does_not_count_the_inflated_noise_again(tmp_path):
+    def made():
+        prior = LaplacePrior((8,), 0.5, 1.0)
+        return InverseProblem(prior, lambda x: x[:, :2] ** 3, [0.1, 0.2], 0.1, inflate=30)
+
+    config = FitConfig(rounds=2, steps=5, tolerance=1e-9, subspace_samples=20)
+    whole = fit(made(), 3000, config=config)
+    with killed_after(RunDirectory, 3):  # in the first round of the second stage
+        fit(made(), 3000, out=tmp_path, config=config)
+    resumed = fit(made(), 3000, out=tmp_path, resume=True, config=config)
+    assert resumed.nfs == whole.nfs
+    np.testing.assert_array_equal(resumed.log_weights, whole.log_weights)
+
+
 def test_certificate_says_no_to_an_untrained_model():
     posterior = fit(synthetic(4, gamma=0.03), 3000, config=FitConfig(rounds=1))
     assert posterior.summary()["verdict"].startswith("NOT RELIABLE")

@@ -226,6 +226,7 @@ class _Run:
         }
 
     def _restore(self, saved: dict[str, Any]) -> None:
+        self.problem.inflation(1)  # estimated once a process; the count that follows has it
         self.problem.nfs, self.problem.failures = saved["nfs"], saved["failures"]
         self.records, self.stages = saved["records"], saved["stages"]
         self.seconds_before, self.began = saved["seconds"], time.monotonic()
