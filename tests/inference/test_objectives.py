@@ -9,7 +9,6 @@ import optax
 import pytest
 
 from msign.bijections import InformedConfig
-from msign.experiments.landscape import landscape, local_minima
 from msign.inference.models import FlowCore, combine, informed_flow, split_trainable
 from msign.inference.objectives import (
     Batch,
@@ -235,18 +234,3 @@ def test_stein_objective_descends_towards_the_target():
         return float(kernelised_stein_discrepancy(fresh.s, fresh.slope - fresh.s))
 
     assert discrepancy(moved) < discrepancy(CORE)
-
-
-def test_landscape_of_appendix_b():
-    surfaces = landscape(n=61)
-    both = [(-1.5, 1.5), (1.5, -1.5)]
-    one_mode_only = [(-1.5, -1.5), (1.5, 1.5)]
-
-    def minima(surface):
-        return sorted(tuple(np.round(m, 6)) for m in local_minima(surface, surfaces.centres))
-
-    assert minima(surfaces.reverse_kl) == sorted(both + one_mode_only)
-    assert minima(surfaces.jeffreys) == both
-    np.testing.assert_allclose(
-        surfaces.reverse_kl + surfaces.forward_kl, surfaces.jeffreys, rtol=1e-9, atol=1e-12
-    )

@@ -48,22 +48,6 @@ def test_running_average():
     np.testing.assert_array_equal(running_average(a, b, 0.0)["w"], 1.0)
 
 
-@pytest.mark.parametrize(
-    ("config", "scale", "rate"),
-    [
-        (FitConfig(flow="glow", glow=GlowConfig(blocks=2, hidden=8)), 2, 2e-3),
-        (FitConfig(flow="glow", glow=GlowConfig(blocks=32, hidden=64)), 1, 5e-4),
-        (FitConfig(flow="glow", glow=GlowConfig(blocks=32, hidden=64)), 2, 2.5e-4),
-        (FitConfig(flow="glow", glow=GlowConfig(blocks=32, hidden=64), train="last"), 2, 5e-4),
-        (FitConfig(flow="glow", glow=GlowConfig(blocks=(0, 32), hidden=(1, 64))), 2, 5e-4),
-        (FitConfig(flow="glow", glow=GlowConfig(blocks=0)), 2, 2e-3),
-        (FitConfig(flow="glow", glow=GlowConfig(blocks=32), learning_rate=0.1), 2, 0.1),
-    ],
-)
-def test_deep_and_wide_networks_take_small_steps(config, scale, rate):
-    assert config.network_step(scale, 2) == pytest.approx(rate)
-
-
 def test_steps_on_a_network_rise_from_zero():
     config = FitConfig(flow="glow", glow=GlowConfig(blocks=1, hidden=4))
     core = NetworkCore(

@@ -1,9 +1,7 @@
-import numba
 import numpy as np
 import pytest
 
 from msign.problems.fem.dissection import TILE, plan_factorisation
-from msign.problems.fem.simd import LANES, aligned, exp, load, store
 
 
 @pytest.mark.parametrize("size", [2, 3, 9, 16, 18, 37, 64])
@@ -33,18 +31,3 @@ def test_fill_of_the_factor_is_that_of_nested_dissection():
     for size in (32, 64, 128):
         _, factor_length, _ = plan_factorisation(size)
         assert factor_length < 31 / 4 * size**2 * np.log2(size)
-
-
-def test_exponential_is_accurate():
-    @numba.njit
-    def apply(values):
-        for k in range(len(values)):
-            store(values.ctypes.data, k, exp(load(values.ctypes.data, k)))
-
-    values = aligned(2000)
-    x = np.random.default_rng(0).uniform(-300, 300, (2000, LANES))
-    x[:5, 0] = [0.0, 1.0, -1.0, 300.0, -300.0]
-    values[:] = x
-    apply(values)
-    np.testing.assert_allclose(values, np.exp(x), rtol=5e-16)
-    assert values[0, 0] == 1.0
