@@ -36,7 +36,7 @@ def linear(observations: int) -> dict:
     import numpy as np
 
     import msign
-    from msign.diagnostics.weights import weight_report
+    from msign.weights import weight_report
 
     size, noise = 32, 0.1
     prior = msign.LaplacePrior((size, size), alpha=0.5, beta=3.0)

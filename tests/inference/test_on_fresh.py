@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from msign import FitConfig, GlowConfig, fit
-from msign.diagnostics.weights import ess_fraction
 from msign.inference import on_fresh
 from msign.problems import synthetic
+from msign.weights import ess_fraction
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

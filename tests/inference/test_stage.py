@@ -9,7 +9,6 @@ import pytest
 
 from helpers import moved
 from msign import FitConfig, InformedConfig, LaplacePrior
-from msign.diagnostics.weights import weight_report
 from msign.inference.models import FlowCore, StageModel, informed_flow
 from msign.inference.objectives import CentredJeffreys, PathwiseJeffreys, ScoreJeffreys
 from msign.inference.on_pool import settling
@@ -25,6 +24,7 @@ from msign.inference.stage import (
 from msign.inference.state import Plan, StageState
 from msign.problems import synthetic
 from msign.problems.inverse import InverseProblem
+from msign.weights import weight_report
 
 TOLERANCE = 1e-3
 PROBLEM = synthetic(8)

@@ -7,9 +7,9 @@ import pytest
 
 from helpers import ring
 from msign import FitConfig, InverseProblem, LaplacePrior
-from msign.diagnostics.weights import ess_fraction
 from msign.inference.simulate import simulate
 from msign.inference.start import start_model
+from msign.weights import ess_fraction
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

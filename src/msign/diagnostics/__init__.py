@@ -2,7 +2,7 @@
 
 from msign.diagnostics.modes import mode_fractions, mode_labels, valley_depth
 from msign.diagnostics.reference import evaluate_against_reference, jeffreys_against, moment_errors
-from msign.diagnostics.weights import (
+from msign.weights import (
     WeightReport,
     ess_fraction,
     lost_evidence,

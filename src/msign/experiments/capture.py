@@ -14,11 +14,11 @@ from sklearn.cluster import KMeans
 from sklearn.decomposition import PCA
 
 from msign.diagnostics.modes import valley_depth
-from msign.diagnostics.weights import ess_fraction, normalised, pareto_khat
 from msign.inference import Posterior
 from msign.priors.spectral import SpectralPrior
 from msign.report.figures import save_figures
 from msign.report.posterior import draw_field
+from msign.weights import ess_fraction, normalised, pareto_khat
 
 EIGENVECTORS = 10
 

@@ -13,10 +13,10 @@ import numpy as np
 from msign import checks
 from msign.diagnostics.chains import run_chains
 from msign.diagnostics.maximum import find_maxima
-from msign.diagnostics.weights import normalised
 from msign.experiments.capture import leading_eigenvectors
 from msign.inference import Posterior
 from msign.problems.inverse import InverseProblem
+from msign.weights import normalised
 
 BATCHES = 20  # of consecutive Metropolis states, whose spread gives the errors
 

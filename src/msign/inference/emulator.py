@@ -19,7 +19,7 @@ import numpy as np
 import scipy.linalg
 from jaxtyping import Array
 
-from msign.diagnostics.weights import highest_power, normalised
+from msign.weights import highest_power, normalised
 
 CUBIC = 12  # cubic terms in so many leading variables at most
 LEAST_ROWS = 3  # fields for each term of the polynomial, or it is given fewer terms

@@ -10,7 +10,6 @@ import numpy as np
 
 from msign import checks
 from msign.diagnostics.modes import mode_fractions
-from msign.diagnostics.weights import ess_fraction
 from msign.inference.config import FitConfig
 from msign.inference.models import StageModel
 from msign.inference.posterior import Posterior
@@ -21,6 +20,7 @@ from msign.inference.stage import SHOWN, choose_method, initial_state, run_stage
 from msign.inference.start import start_model
 from msign.inference.state import Plan, StageState
 from msign.problems.inverse import InverseProblem, SimulationError
+from msign.weights import ess_fraction
 
 
 def fit(

@@ -9,7 +9,6 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
-from msign.diagnostics.weights import resampled
 from msign.inference.config import FitConfig
 from msign.inference.emulator import Emulator, fit_emulator
 from msign.inference.models import Core, combine, split_trainable
@@ -17,6 +16,7 @@ from msign.inference.objectives import Batch, PathwiseJeffreys
 from msign.inference.on_pool import settle, settling
 from msign.inference.optimise import descend, optimiser
 from msign.inference.state import Plan, StageState
+from msign.weights import resampled
 
 COVERED = 4096  # fields of the pool, resampled, to which a model on a bridge is held
 

@@ -9,13 +9,13 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
-from msign.diagnostics.weights import highest_power
 from msign.inference.config import FitConfig
 from msign.inference.models import Core, combine, draw, split_trainable
 from msign.inference.objectives import Batch, Objective
 from msign.inference.optimise import optimiser, running_average
 from msign.inference.state import Plan, StageState
 from msign.problems.inverse import InverseProblem
+from msign.weights import highest_power
 
 
 def learn_from_fresh(

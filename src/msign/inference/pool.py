@@ -9,9 +9,9 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
-from msign.diagnostics.weights import highest_power, normalised, weight_report
 from msign.inference.models import Core, excess_all
 from msign.inference.objectives import MAX_LOG_RATIO
+from msign.weights import highest_power, normalised, weight_report
 
 PICKED = 0.1  # of a minibatch is drawn by what fields add to the divergence,
 MOST = 0.01  # none of them more often than this, of what is so drawn

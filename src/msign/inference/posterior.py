@@ -13,13 +13,13 @@ from jaxtyping import Array, ArrayLike
 
 from msign import checks
 from msign.diagnostics.modes import mode_fractions
-from msign.diagnostics.weights import WeightReport, lost_evidence, resampled, weight_report
 from msign.inference.config import FitConfig
 from msign.inference.models import StageModel, draw, excess_all
 from msign.inference.rundir import RunDirectory
 from msign.inference.simulate import part_size
 from msign.network import MsIGN
 from msign.problems.inverse import InverseProblem
+from msign.weights import WeightReport, lost_evidence, resampled, weight_report
 
 
 class Corrected(NamedTuple):

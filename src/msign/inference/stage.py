@@ -14,7 +14,6 @@ import equinox as eqx
 import jax.random as jr
 import numpy as np
 
-from msign.diagnostics.weights import WeightReport, lost_evidence, weight_report
 from msign.inference.config import FitConfig
 from msign.inference.models import split_trainable
 from msign.inference.objectives import (
@@ -34,6 +33,7 @@ from msign.inference.pool import Pool
 from msign.inference.simulate import Simulated, simulate
 from msign.inference.state import Plan, StageState
 from msign.problems.inverse import InverseProblem
+from msign.weights import WeightReport, lost_evidence, weight_report
 
 MAX_KHAT = 0.5  # what the finest scale should reach before it stops early
 SPOILED = 3.0  # times the lowest divergence so far, and a nat: a model that bad is given up

@@ -18,7 +18,6 @@ from jaxtyping import PRNGKeyArray
 from msign.bijections.glow import glow_flow
 from msign.bijections.subspace import SubspaceFlow, TriangularMap, informed_stack
 from msign.bijections.whitened import Whitened
-from msign.diagnostics.weights import normalised
 from msign.inference.config import FitConfig
 from msign.inference.models import (
     FlowCore,
@@ -37,6 +36,7 @@ from msign.inference.subspace import (
 )
 from msign.network import MsIGN
 from msign.problems.inverse import InverseProblem
+from msign.weights import normalised
 
 LINEAR = 0.9999  # gradients this linear make the posterior Gaussian: start anew, exactly
 PER_DIRECTION = 30  # gradients for each direction found, where that is more than the first lot

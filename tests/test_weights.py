@@ -12,7 +12,7 @@ from msign.diagnostics import (
     moment_errors,
     weight_report,
 )
-from msign.diagnostics.weights import highest_power, resampled
+from msign.weights import highest_power, resampled
 
 
 def gaussian_log_weights(shift: float, n: int) -> np.ndarray:
