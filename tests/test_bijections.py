@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from conformance import BIJECTIONS
-from helpers import in_float32, join, moved, split_trainable
+from helpers import identical, in_float32, join, moved, seeded, split_trainable
 from msign import archive
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 def point(shape, seed=1):
     """Inside (0, 1), where all bijections and their inverses are defined."""
-    return jnp.asarray(np.random.default_rng(seed).uniform(0.05, 0.5, shape))
+    return jnp.asarray(np.random.default_rng(seeded(seed)).uniform(0.05, 0.5, shape))
 
 
 @eqx.filter_jit
@@ -31,6 +31,12 @@ def examined(bijection, x, w):
     gradients, jacobian = jax.vmap(pull)(cotangents)
     jacobian = jacobian[:-1].reshape(x.size, x.size)
     return y, log_det, back, inverse_log_det, jacobian, jax.tree.map(lambda g: g[-1], gradients)
+
+
+@eqx.filter_jit
+def there_and_back(bijection, x):
+    y = bijection.transform(x)
+    return y, bijection.inverse(y)
 
 
 @pytest.mark.parametrize("name", BIJECTIONS)
@@ -53,8 +59,9 @@ def test_contract(name, tmp_path):
     leaves = jax.tree_util.tree_leaves_with_path(gradient)
     assert bool(leaves) == BIJECTIONS[name].trainable
     for path, leaf in leaves:
-        touched = np.all(leaf != 0) or (BIJECTIONS[name].masked and np.any(leaf != 0))
-        assert np.all(np.isfinite(leaf)) and touched, jax.tree_util.keystr(path)
+        g = np.asarray(leaf)
+        touched = np.all(g != 0) or (BIJECTIONS[name].masked and np.any(g != 0))
+        assert np.all(np.isfinite(g)) and touched, jax.tree_util.keystr(path)
 
     # It starts as the identity, if it promises to.
     if BIJECTIONS[name].identity:
@@ -64,13 +71,11 @@ def test_contract(name, tmp_path):
 
     # It is read back from a file bit for bit.
     archive.save(tmp_path / "it", bijection, {})
-    assert eqx.tree_equal(archive.load(tmp_path / "it", like=start), bijection)
+    assert identical(archive.load(tmp_path / "it", like=start), bijection)
 
-
-@pytest.mark.parametrize("name", BIJECTIONS)
-def test_round_trip_in_float32(name):
-    bijection = in_float32(moved(BIJECTIONS[name].make()))
-    x = point(bijection.shape).astype(jnp.float32)
-    y, back = eqx.filter_jit(lambda b, x: (b.transform(x), b.inverse(b.transform(x))))(bijection, x)
+    # In single precision it loses roundings only: a few dozen, each as large as the map's
+    # condition number makes it.
+    y, back = there_and_back(in_float32(bijection), jnp.asarray(np.asarray(x, np.float32)))
     assert y.dtype == back.dtype == jnp.float32
-    np.testing.assert_allclose(back, x, rtol=0, atol=1e-4)
+    lost = 100 * np.finfo(np.float32).eps * np.linalg.cond(np.asarray(jacobian))
+    np.testing.assert_allclose(back, x, rtol=0, atol=lost)

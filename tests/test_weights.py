@@ -1,45 +1,55 @@
+"""Importance weights: estimates against closed forms, the certificate, resampling."""
+
 import dataclasses
 
 import numpy as np
 import pytest
 import scipy.stats
 
-from msign.diagnostics import (
+from helpers import seeded
+from msign.weights import (
     ess_fraction,
+    highest_power,
     lost_evidence,
-    mode_fractions,
-    mode_labels,
-    moment_errors,
+    resampled,
     weight_report,
 )
-from msign.weights import highest_power, resampled
+
+
+def normal_quantiles(n: int) -> np.ndarray:
+    """A standard normal sample without luck: its moments are exact to about log(n) / n."""
+    return scipy.stats.norm.ppf((np.arange(n) + 0.5) / n)
 
 
 def gaussian_log_weights(shift: float, n: int) -> np.ndarray:
     """log q/p + 2 for p = N(0, 1), q = N(shift, 1)."""
-    x = np.random.default_rng(0).normal(size=n)
-    return shift * x - 0.5 * shift**2 + 2.0
+    return shift * normal_quantiles(n) - 0.5 * shift**2 + 2.0
 
 
 def test_report_against_closed_forms():
-    report = weight_report(gaussian_log_weights(0.5, 200_000))
-    assert report.log_evidence == pytest.approx(2.0, abs=5 * report.log_evidence_stderr)
-    assert report.reverse_kl == pytest.approx(0.125, rel=0.03)
-    assert report.forward_kl == pytest.approx(0.125, rel=0.03)
-    assert abs(report.jeffreys - 0.25) < 5 * report.jeffreys_stderr
-    assert report.ess_fraction == pytest.approx(np.exp(-0.25), rel=0.03)
+    n = 20_000
+    report = weight_report(gaussian_log_weights(0.5, n))
+    assert report.log_evidence == pytest.approx(2.0, abs=1e-3)
+    assert report.reverse_kl == pytest.approx(0.125, abs=1e-3)
+    assert report.forward_kl == pytest.approx(0.125, abs=1e-3)
+    assert report.jeffreys == pytest.approx(report.reverse_kl + report.forward_kl)
+    assert report.ess_fraction == pytest.approx(np.exp(-0.25), abs=2e-3)
+    # The weights have variance exp(shift^2) - 1.
+    expected = np.sqrt((np.exp(0.25) - 1) / n)
+    assert report.log_evidence_stderr == pytest.approx(expected, rel=1e-2)
     assert report.verdict.startswith("GOOD")
 
 
 def test_standard_error_is_that_of_repetitions():
-    rng = np.random.default_rng(1)
+    rng = np.random.default_rng(seeded(1))
     reports = [weight_report(0.4 * rng.normal(size=500)) for _ in range(300)]
     spread = np.std([r.jeffreys for r in reports])
+    # 300 repetitions know their spread to 4 percent; 5 of these, and 5 for skewness and bias.
     assert np.mean([r.jeffreys_stderr for r in reports]) == pytest.approx(spread, rel=0.25)
 
 
 def test_certificate_says_no():
-    rng = np.random.default_rng(2)
+    rng = np.random.default_rng(seeded(2))
     assert weight_report(5 * rng.normal(size=2000)).verdict.startswith("NOT RELIABLE")
     single = 0.01 * rng.normal(size=2000)
     single[7] = -1000.0  # one sample far off: the ESS does not see it
@@ -48,29 +58,6 @@ def test_certificate_says_no():
     rejected = 0.01 * rng.normal(size=2000)
     rejected[:3] = -np.inf
     assert not weight_report(rejected).verdict.startswith("GOOD")
-
-
-def test_modes_and_their_masses():
-    rng = np.random.default_rng(3)
-    two = np.concatenate([rng.normal(-3, 0.5, (300, 3)), rng.normal(3, 0.5, (700, 3))])
-    np.testing.assert_allclose(sorted(mode_fractions(two)), [0.3, 0.7], atol=1e-9)
-    weights = np.where(np.arange(1000) < 300, np.log(7 / 3), 0.0)
-    np.testing.assert_allclose(mode_fractions(two, weights), [0.5, 0.5], atol=1e-9)
-    one = rng.normal(size=(2000, 5))
-    assert len(set(mode_labels(one))) == 1
-
-
-def test_moment_errors_of_exact_samples_fall_with_their_number():
-    rng = np.random.default_rng(4)
-    std = np.linspace(0.5, 2, 50)
-    errors = [
-        moment_errors(rng.normal(size=(n, 50)), std, np.zeros(50), np.ones(50))
-        for n in (400, 40_000)
-    ]
-    for name in ("mean", "std", "correlation"):
-        assert errors[1][name] == pytest.approx(errors[0][name] / 10, rel=0.35)
-    shifted = moment_errors(rng.normal(size=(40_000, 50)) + 1, std, np.zeros(50), np.ones(50))
-    assert shifted["mean"] == pytest.approx(np.sqrt(np.mean(std**2)), rel=0.02)
 
 
 def test_a_lost_mode_is_seen_in_the_evidence():
@@ -88,7 +75,7 @@ def test_a_lost_mode_is_seen_in_the_evidence():
 
 def test_resampling_keeps_to_the_weights():
     """Systematic: each draw comes its expected number of times, rounded up or down."""
-    weights = np.random.default_rng(3).gamma(0.5, size=50)
+    weights = np.random.default_rng(seeded(3)).gamma(0.5, size=50)
     weights[7] = 0.0
     with np.errstate(divide="ignore"):
         index = resampled(np.log(weights), 1000, start=0.3)
@@ -99,7 +86,7 @@ def test_resampling_keeps_to_the_weights():
 
 def test_highest_power():
     """Weights exp(T a) of a standard normal a are worth exp(-T^2) of their number."""
-    a = scipy.stats.norm.ppf((np.arange(100_000) + 0.5) / 100_000)
+    a = normal_quantiles(100_000)
     found = highest_power(lambda t: t * a, 0.5 * len(a), 0.0)
     assert found == pytest.approx(np.sqrt(np.log(2)), rel=1e-3)
     assert highest_power(lambda t: t * a, 0.3 * len(a), 0.0) == 1.0

@@ -2,21 +2,37 @@
 
 from msign import problems
 from msign.bijections import GlowConfig, InformedConfig
-from msign.inference import FitConfig, Posterior, fit
+from msign.inference import (
+    Combined,
+    Emulator,
+    FitConfig,
+    Fresh,
+    Glow,
+    Informed,
+    Pool,
+    Posterior,
+    fit,
+)
 from msign.lattice import Lattice
 from msign.network import MsIGN
 from msign.priors import DensePrior, LaplacePrior, ScalarPrior, SpectralPrior
 from msign.problems import InverseProblem
 
 __all__ = [
+    "Combined",
     "DensePrior",
+    "Emulator",
     "FitConfig",
+    "Fresh",
+    "Glow",
     "GlowConfig",
+    "Informed",
     "InformedConfig",
     "InverseProblem",
     "LaplacePrior",
     "Lattice",
     "MsIGN",
+    "Pool",
     "Posterior",
     "ScalarPrior",
     "SpectralPrior",

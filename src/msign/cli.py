@@ -53,7 +53,7 @@ def run(
     seed: Seed = 0,
     out: Out = pathlib.Path("runs/latest"),
     flow: Annotated[str, typer.Option(help="`informed`, `glow` or `both`.")] = "informed",
-    objective: Annotated[str, typer.Option(help="See the reference of FitConfig.")] = "auto",
+    method: Annotated[str, typer.Option(help="See the reference of FitConfig.")] = "auto",
     blocks: Annotated[int, typer.Option(help="Blocks of each Glow flow.")] = 16,
     hidden: Annotated[int, typer.Option(help="Hidden channels of Glow flows.")] = 32,
     resume: Annotated[bool, typer.Option(help="Go on with an interrupted run.")] = False,
@@ -61,14 +61,20 @@ def run(
 ) -> None:
     """Learn a posterior; print its summary, write samples' figures and the certificate."""
     from msign.bijections import GlowConfig
-    from msign.experiments.run import default_budget, load_problem, run_problem, summary_lines
+    from msign.experiments.run import (
+        default_budget,
+        load_problem,
+        named_flow,
+        run_problem,
+        summary_lines,
+    )
     from msign.inference import FitConfig
 
     with one_line_errors():
         chosen = {"gamma": gamma, "tilt": tilt, "black_box": black_box, "hard": hard}
         made = load_problem(problem, size=size, **chosen)
-        glow = GlowConfig(blocks=blocks, hidden=hidden)
-        config = FitConfig(flow=flow, objective=objective, glow=glow)
+        kind = named_flow(flow, GlowConfig(blocks=blocks, hidden=hidden))
+        config = FitConfig(flow=kind, method=method)
         if overwrite and (out / "config.json").exists():
             shutil.rmtree(out)
         limit = default_budget(problem) if budget is None else budget
@@ -164,7 +170,7 @@ def reference(
     from msign.experiments.reference import as_json, compare, comparison_lines
     from msign.experiments.run import load_problem
     from msign.inference import Posterior
-    from msign.inference.rundir import RunDirectory
+    from msign.rundir import RunDirectory
 
     with one_line_errors():
         posterior = Posterior.load(run, load_problem(problem, size=size, hard=hard))

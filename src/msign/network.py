@@ -21,10 +21,11 @@ from flowjax.bijections import AbstractBijection, Identity
 from jaxtyping import Array, ArrayLike, PRNGKeyArray
 
 from msign import archive, checks, passes
-from msign.bijections import GlowConfig, Whitened, glow_flow
+from msign.bijections import GlowConfig, InformedFlow, Whitened, glow_flow
 from msign.lattice import Lattice
 from msign.passes import part_of_flow
 from msign.priors import Prior, WhitenedNearest
+from msign.variables import Variables
 
 __all__ = ["MsIGN", "Pass", "part_of_flow"]
 
@@ -36,12 +37,12 @@ class Pass(NamedTuple):
 
     Attributes:
         u: Whitened coordinates of the last field.
-        excess: log p - log prior of that field, at temperature one.
+        log_ratio: log p - log prior of that field, at temperature one.
         z: The noise of all scales, in one vector of length d_l.
     """
 
     u: Array
-    excess: Array
+    log_ratio: Array
     z: Array
 
 
@@ -187,7 +188,7 @@ class MsIGN(eqx.Module):
         x = self.lattices[scale - 1].check("x", x)
         return passes.log_prob(self, x, scale, self._upto(upto, scale))
 
-    def log_excess(
+    def log_ratio(
         self, x: ArrayLike, scale: int | None = None, *, upto: int | None = None
     ) -> Array:
         """Log-density of fields minus the prior's, free of cancellation between the two.
@@ -197,7 +198,7 @@ class MsIGN(eqx.Module):
         """
         scale = self._scale(scale)
         x = self.lattices[scale - 1].check("x", x)
-        return passes.log_excess(self, x, scale, self._upto(upto, scale))
+        return passes.log_ratio(self, x, scale, self._upto(upto, scale))
 
     def encode(self, x: ArrayLike, *, upto: int | None = None) -> tuple[Array, ...]:
         """Noise `(z_1, ..., z_l)` of fields, T^{-1}(x); the scale is that of the field's shape."""
@@ -230,29 +231,29 @@ class MsIGN(eqx.Module):
         """From the noise of one field to its whitened coordinates."""
         this = paramax.unwrap(self)
         scale = len(z)
-        u, excess = z[0], jnp.zeros((), z[0].dtype)
+        u, log_ratio = z[0], jnp.zeros((), z[0].dtype)
         for l in range(1, scale + 1):
             if l > 1:
                 u, step = this._refine(l, u, z[l - 1])
-                excess += step
+                log_ratio += step
             if l <= self._upto(upto, scale):
                 u, step = this._apply(l, u)
-                excess += step
-        return Pass(u, excess, jnp.concatenate(z))
+                log_ratio += step
+        return Pass(u, log_ratio, jnp.concatenate(z))
 
     def backward(self, u: Array, scale: int, upto: int | None = None) -> Pass:
         """From the whitened coordinates of one field of a scale to its noise."""
         this = paramax.unwrap(self)
-        last, excess, noise = u, jnp.zeros((), u.dtype), []
+        last, log_ratio, noise = u, jnp.zeros((), u.dtype), []
         for l in range(scale, 0, -1):
             if l <= self._upto(upto, scale):
                 u, step = this._apply(l, u, inverse=True)
-                excess += step
+                log_ratio += step
             if l > 1:
                 u, z, step = this._coarsen(l, u)
                 noise.append(z)
-                excess += step
-        return Pass(last, excess, jnp.concatenate([u, *reversed(noise)]))
+                log_ratio += step
+        return Pass(last, log_ratio, jnp.concatenate([u, *reversed(noise)]))
 
     def _apply(self, l: int, u: Array, inverse: bool = False) -> tuple[Array, Array]:
         """F_l (or its inverse) in whitened coordinates, and its part of log p - log prior."""
@@ -281,6 +282,46 @@ class MsIGN(eqx.Module):
         if self.conditioning == "exact":
             return coarse, z, jnp.zeros((), u.dtype)
         return coarse, z, 0.5 * (jnp.sum(u**2) - jnp.sum(joined**2)) + log_det
+
+    # --- parts, and what of them is trained -----------------------------------------------------
+
+    def cut(self, scale: int) -> "MsIGN":
+        """The network of the coarsest `scale` scales, whose field of that scale is the last one."""
+        l = self._scale(scale)
+        parts = (self.priors[:l], self.refinements[: l - 1], self.flows[:l])
+        return eqx.tree_at(lambda n: (n.priors, n.refinements, n.flows), self, parts)
+
+    def with_flow(self, scale: int, flow: AbstractBijection) -> "MsIGN":
+        """The network with another F_l."""
+        flows = (*self.flows[: scale - 1], flow, *self.flows[scale:])
+        return eqx.tree_at(lambda n: n.flows, self, flows)
+
+    def variables(self, scale: int | None = None, train: str = "all") -> Variables:
+        """The variables that F_1, ..., F_l move, with the flow that moves them (to be trained).
+
+        Where F_l is an informed flow these are its few coordinates: all that coarser flows do
+        goes through it. `train="last"` marks coarser flows as fixed.
+        """
+        scale = self._scale(scale)
+        dim, flow = self.lattices[scale - 1].dim, self.flows[scale - 1]
+        if isinstance(flow, Whitened) and isinstance(flow.inner, InformedFlow):
+            return Variables(flow.inner.now, flow.inner.basis, dim)
+        coarser = self.flows[: scale - 1]
+        if train == "last":
+            coarser = paramax.non_trainable(coarser)
+        fixed = (paramax.non_trainable(self.refinements), (*coarser, *self.flows[scale - 1 :]))
+        network = eqx.tree_at(lambda n: (n.refinements, n.flows), self, fixed)
+        return Variables(WholeNetwork(network, scale), None, dim)
+
+    def with_variables(self, scale: int, variables: Variables, train: str = "all") -> "MsIGN":
+        """The network with trained variables in their place: inverse of `variables`."""
+        inner = variables.flow
+        if isinstance(inner, WholeNetwork):
+            flows = inner.network.flows
+            coarser = self.flows[: scale - 1] if train == "last" else flows[: scale - 1]
+            flows = (*coarser, *flows[scale - 1 :])
+            return eqx.tree_at(lambda n: n.flows, self, flows)
+        return eqx.tree_at(lambda n: n.flows[scale - 1].inner.now, self, inner)
 
     # --- description, files ----------------------------------------------------------------
 
@@ -340,3 +381,29 @@ class MsIGN(eqx.Module):
         for l, (entry, size) in enumerate(zip(arrays, self._sizes(scale), strict=True), start=1):
             checks.shape(f"z_{l}", entry.shape, (size,))
         return arrays
+
+
+class WholeNetwork(AbstractBijection):
+    """A network up to one scale as one bijection of vectors: noise of all scales to u_l."""
+
+    shape: tuple[int, ...]
+    cond_shape: None
+    network: MsIGN
+    scale: int = eqx.field(static=True)
+
+    def __init__(self, network: MsIGN, scale: int):
+        self.shape = (network.lattices[scale - 1].dim,)
+        self.cond_shape = None
+        self.network = network
+        self.scale = scale
+
+    def transform_and_log_det(
+        self, x: Array, condition: Array | None = None
+    ) -> tuple[Array, Array]:
+        ends = [lattice.dim for lattice in self.network.lattices[: self.scale - 1]]
+        result = self.network.forward(tuple(jnp.split(x, ends)))
+        return result.u, 0.5 * jnp.sum((result.u - x) * (result.u + x)) - result.log_ratio
+
+    def inverse_and_log_det(self, y: Array, condition: Array | None = None) -> tuple[Array, Array]:
+        result = self.network.backward(y, self.scale)
+        return result.z, result.log_ratio - 0.5 * jnp.sum((y - result.z) * (y + result.z))

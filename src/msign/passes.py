@@ -51,7 +51,7 @@ def sample_and_log_prob(
 
     def one(*z: Array) -> tuple[Array, Array]:
         result = network.forward(tuple(temperature * zl for zl in z), upto)
-        log_p = prior.log_det + _log_normal(result.u) + result.excess
+        log_p = prior.log_det + _log_normal(result.u) + result.log_ratio
         # Noise of standard deviation T instead of one.
         tempered = 0.5 * jnp.sum(result.z**2) * (1 - temperature**-2)
         log_p += tempered - result.z.size * jnp.log(temperature)
@@ -59,6 +59,13 @@ def sample_and_log_prob(
         return y, log_p - log_det.sum()
 
     return jax.vmap(one)(*z)
+
+
+@eqx.filter_jit
+def whitened(network: "MsIGN", z: tuple[Array, ...], upto: int) -> tuple[Array, Array]:
+    """Whitened coordinates of fields, and log p - log prior of each, from noise."""
+    result = jax.vmap(lambda *z: network.forward(z, upto))(*z)
+    return result.u, result.log_ratio
 
 
 @eqx.filter_jit
@@ -70,20 +77,20 @@ def log_prob(network: "MsIGN", x: Array, scale: int, upto: int) -> Array:
     def one(y: Array) -> Array:
         x, log_det = output.inverse_and_log_det(y)
         u = prior.whiten(x)
-        excess = network.backward(u, scale, upto).excess
-        return prior.log_det + _log_normal(u) + excess + log_det.sum()
+        ratio = network.backward(u, scale, upto).log_ratio
+        return prior.log_det + _log_normal(u) + ratio + log_det.sum()
 
     return _batched(one, x, trailing=[len(prior.lattice.field_shape)])
 
 
 @eqx.filter_jit
-def log_excess(network: "MsIGN", x: Array, scale: int, upto: int) -> Array:
+def log_ratio(network: "MsIGN", x: Array, scale: int, upto: int) -> Array:
     """Log-densities of fields relative to the prior."""
     prior = network.prior_at(scale)
 
     def one(y: Array) -> Array:
         u = prior.whiten(network.output._vectorize.inverse(y))
-        return network.backward(u, scale, upto).excess
+        return network.backward(u, scale, upto).log_ratio
 
     return _batched(one, x, trailing=[len(prior.lattice.field_shape)])
 

@@ -44,8 +44,8 @@ class WeightReport:
     lost: float = 0.0
 
     @property
-    def judged(self) -> float:
-        """What a model is judged by: its divergence, and the log evidence that it has lost."""
+    def divergence(self) -> float:
+        """The Jeffreys estimate, and the log evidence that the samples lack."""
         return self.jeffreys + self.lost
 
     @property

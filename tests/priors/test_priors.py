@@ -9,7 +9,16 @@ import pytest
 from scipy.stats import multivariate_normal
 
 from conformance import BOUNDARIES, PRIORS, laplace
-from helpers import covariance_of, in_float32, matrix_of, pooling_of
+from helpers import (
+    covariance_of,
+    identical,
+    in_float32,
+    matrix_of,
+    moved,
+    pooling_of,
+    random_covariance,
+    seeded,
+)
 from msign import archive
 from msign.priors import DensePrior, conditional_gaussian, pooling_matrix
 
@@ -23,7 +32,7 @@ def mean_of(prior):
 @pytest.mark.parametrize("name", PRIORS)
 def test_density(name):
     prior = PRIORS[name]()
-    x = np.random.default_rng(0).normal(size=(2, 3, *prior.lattice.field_shape))
+    x = np.random.default_rng(seeded(0)).normal(size=(2, 3, *prior.lattice.field_shape))
     reference = multivariate_normal(mean_of(prior), covariance_of(prior))
     expected = reference.logpdf(x.reshape(2, 3, -1))
     log_p, again = eqx.filter_jit(lambda p, x: (p.log_prob(x), p.unwhiten(p.whiten(x))))(prior, x)
@@ -33,24 +42,28 @@ def test_density(name):
 
 @pytest.mark.parametrize("name", PRIORS)
 def test_whitening_in_float32(name):
-    prior = in_float32(PRIORS[name]())
-    u = np.random.default_rng(0).normal(size=(3, prior.lattice.dim)).astype(np.float32)
-    again = eqx.filter_jit(lambda p, u: p.whiten(p.unwhiten(u)))(prior, jnp.asarray(u))
+    """Loses a few dozen roundings, each as large as the condition number makes it."""
+    prior = PRIORS[name]()
+    u = np.random.default_rng(seeded(0)).normal(size=(3, prior.lattice.dim)).astype(np.float32)
+    again = eqx.filter_jit(lambda p, u: p.whiten(p.unwhiten(u)))(in_float32(prior), u)
     assert again.dtype == jnp.float32
-    np.testing.assert_allclose(again, u, rtol=0, atol=1e-4)
+    condition = np.linalg.cond(matrix_of(prior.unwhiten, prior.lattice.dim))
+    lost = 100 * np.finfo(np.float32).eps * condition
+    np.testing.assert_allclose(again, u, rtol=0, atol=lost)
 
 
-@pytest.mark.parametrize("name", PRIORS)
+@pytest.mark.parametrize("name", ["Laplace mean", "Dense 3-D"])
 def test_samples_have_the_mean_and_covariance(name):
     prior, n = PRIORS[name](), 20_000
-    x = eqx.filter_jit(lambda p: p.sample(jr.key(0), n))(prior)
+    x = eqx.filter_jit(lambda p: p.sample(jr.key(seeded(0)), n))(prior)
     x = np.asarray(x).reshape(n, -1) - mean_of(prior)
     sigma = covariance_of(prior)
     variance = np.diag(sigma)
-    # In units of the estimators' own standard deviations; 5 is passed by chance once in 10^6.
-    assert np.abs(x.mean(0) / np.sqrt(variance / n)).max() < 5
+    # In units of the estimators' own standard deviations; 6 is passed by chance once in 10^6
+    # by any of the 600 numbers.
+    assert np.abs(x.mean(0) / np.sqrt(variance / n)).max() < 6
     error = np.sqrt((np.outer(variance, variance) + sigma**2) / n)
-    assert np.abs((x.T @ x / n - sigma) / error).max() < 5
+    assert np.abs((x.T @ x / n - sigma) / error).max() < 6
 
 
 @pytest.mark.parametrize("name", PRIORS)
@@ -73,6 +86,12 @@ def test_laplace_conditioning_is_theorem_3_1(shape, boundary):
     check_conditioning(prior, covariance_of(prior), pooling_matrix(prior.lattice))
 
 
+@eqx.filter_jit
+def refined(layer, coarse, noise):
+    fine = layer.upsample(coarse, noise)
+    return fine, layer.split(fine), layer.transform_and_log_det(fine.reshape(-1))[1]
+
+
 def check_conditioning(prior, sigma, a):
     """PC(x_c, z) = U^c x_c + W z with the conditional mean and covariance of Theorem 3.1."""
     layer = prior.conditioning()
@@ -82,12 +101,11 @@ def check_conditioning(prior, sigma, a):
     np.testing.assert_allclose(mean_part, gain, rtol=0, atol=1e-10)
     conditional = sigma - gain @ a @ sigma
     np.testing.assert_allclose(noise_part @ noise_part.T, conditional, rtol=0, atol=1e-10)
-    rng = np.random.default_rng(1)
+    rng = np.random.default_rng(seeded(1))
     coarse = rng.normal(size=layer.coarse_lattice.field_shape)
     noise = rng.normal(size=layer.shape[0] - coarse.size)
-    fine, parts = eqx.filter_jit(
-        lambda layer, c, z: (layer.upsample(c, z), layer.split(layer.upsample(c, z)))
-    )(layer, coarse, noise)
+    fine, parts, log_det = refined(layer, coarse, noise)
+    np.testing.assert_allclose(log_det, np.linalg.slogdet(j)[1], rtol=0, atol=1e-9)
     assert fine.shape == prior.lattice.field_shape
     np.testing.assert_allclose(a @ fine.reshape(-1), coarse.reshape(-1), rtol=0, atol=1e-11)
     for found, given in zip(parts, (coarse, noise), strict=True):
@@ -95,8 +113,8 @@ def check_conditioning(prior, sigma, a):
 
 
 def test_conditional_gaussian_is_theorem_3_1():
-    sigma = covariance_of(PRIORS["Dense 1-D"]())
-    a = np.random.default_rng(0).normal(size=(3, 8))
+    sigma = random_covariance(8)
+    a = np.random.default_rng(seeded(0)).normal(size=(3, 8))
     u, w = conditional_gaussian(sigma, a)
     gain = sigma @ a.T @ np.linalg.inv(a @ sigma @ a.T)
     np.testing.assert_allclose(u, gain, atol=1e-12)
@@ -135,5 +153,5 @@ def test_rebuilt_from_its_description(name):
 def test_file_bit_for_bit(name, tmp_path):
     prior = PRIORS[name]()
     archive.save(tmp_path / "prior", prior, {})
-    other = jax.tree.map(lambda a: a + 1 if eqx.is_inexact_array(a) else a, prior)
-    assert eqx.tree_equal(archive.load(tmp_path / "prior", other), prior)
+    other = moved(prior)
+    assert identical(archive.load(tmp_path / "prior", other), prior)

@@ -1,142 +1,93 @@
-"""The inverse problem: three kinds of forward map, counting, failures, checks."""
+"""The inverse problem: what it refuses, that it does not change, what it says at a glance."""
 
-import jax
+import copy
+
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
 
+from helpers import refused
 from msign import InverseProblem, LaplacePrior
-from msign.problems import SimulationError
+from msign.problems import Simulator, problem_without_forward
 
 PRIOR = LaplacePrior((8, 8), alpha=0.5, beta=2.0)
 WEIGHTS = np.random.default_rng(0).normal(size=(3, 8, 8)) / 8
 DATA = [0.3, -0.2, 0.5]
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 
-def jax_forward(x):
+
+def forward(x):
     return jnp.tanh(jnp.einsum("nij,mij->nm", x, jnp.asarray(WEIGHTS)))
 
 
-def numpy_forward(x):
-    return np.tanh(np.einsum("nij,mij->nm", np.asarray(x), WEIGHTS))
+def problem(**options):
+    return InverseProblem(PRIOR, forward, DATA, **{"noise_std": 0.1, **options})
 
 
-def numpy_vjp(x, c):
-    t = np.tanh(np.einsum("nij,mij->nm", np.asarray(x), WEIGHTS))
-    return np.einsum("nm,mij->nij", np.asarray(c) * (1 - t**2), WEIGHTS)
+def test_attributes_cannot_be_set():
+    data, truth = np.array(DATA), np.ones((8, 8))
+    made = InverseProblem(PRIOR, forward, data, 0.1, symmetry=np.negative, truth=truth)
+    for name in ("data", "inflate", "symmetry", "nfs"):
+        with pytest.raises(AttributeError, match=f"{name} cannot be set"):
+            setattr(made, name, 0)
+    with pytest.raises(AttributeError, match="data cannot be deleted"):
+        del made.data
+    for array in (made.data, made.noise_cov, made.truth):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 1.0
+    data[0], truth[0, 0] = 7.0, 7.0  # the caller's arrays remain the caller's
+    assert made.data[0] == 0.3 and made.truth[0, 0] == 1.0
+    with pytest.raises(AttributeError, match="cannot be set"):
+        copy.copy(made).name = "other"
 
 
-def problem(kind="jax", **options):
-    options = {"noise_std": 0.1, **options}
-    if kind == "jax":
-        return InverseProblem(PRIOR, jax_forward, DATA, **options)
-    vjp = numpy_vjp if kind == "vjp" else None
-    return InverseProblem(PRIOR, numpy_forward, DATA, vjp=vjp, **options)
-
-
-@pytest.mark.parametrize("scale", [1, 2, 3])
-def test_kinds_agree_and_gradients_are_those_of_finite_differences(scale):
-    d = PRIOR.hierarchy(3)[scale - 1].lattice.dim
-    u = np.asarray(jr.normal(jr.key(scale), (5, d)))
-    ours = problem("jax").evaluate(u, scale, gradient=True)
-    other = problem("vjp", chunk=2).evaluate(u, scale, gradient=True)
-    np.testing.assert_allclose(ours.log_likelihood, other.log_likelihood, rtol=1e-10)
-    np.testing.assert_allclose(ours.gradient, other.gradient, rtol=1e-8, atol=1e-8)
-    np.testing.assert_allclose(ours.log_likelihood, -0.5 * (ours.residual**2).sum(1))
-    step = 1e-5 * np.eye(d)[0]
-    numeric = problem("numpy")
-    slope = (
-        numeric.evaluate(u + step, scale).log_likelihood
-        - numeric.evaluate(u - step, scale).log_likelihood
-    ) / 2e-5
-    np.testing.assert_allclose(ours.gradient[:, 0], slope, rtol=1e-5, atol=1e-5)
+def test_what_is_known_of_the_posterior_is_kept():
+    reference = object()
+    made = problem(reference=reference, symmetry=np.negative, truth=np.ones((8, 8)))
+    assert made.reference is reference and made.symmetry is np.negative
+    assert problem().reference is None and problem().symmetry is None and problem().truth is None
+    with refused("truth must have shape (8, 8), got (8,)"):
+        problem(truth=np.ones(8))
+    assert repr(made) == "InverseProblem(problem, Lattice(8x8), 3 scales, 3 observations)"
 
 
 def test_coarse_scales_see_the_upsampled_field():
     made = problem()
-    coarse = made.priors[1]
-    x = coarse.sample(jr.key(0), 4)
+    x = made.priors[1].sample(jr.key(0), 4)
     lifted = PRIOR.lattice.upsample(x)
-    np.testing.assert_allclose(made.log_likelihood(x, 2), made.log_likelihood(lifted, 3), rtol=1e-9)
+    np.testing.assert_allclose(made.log_likelihood(x, 2), made.log_likelihood(lifted), rtol=1e-9)
+    with refused("scale must be from 1 to 3, got 4"):
+        made.log_likelihood(x, 4)
 
 
-def test_simulations_are_counted():
-    made = problem("vjp", chunk=3)
-    u = np.zeros((7, 64))
-    made.evaluate(u, 3)
-    assert made.nfs == 7
-    made.evaluate(u, 3, gradient=True)
-    assert made.nfs == 21
+def test_log_likelihood_has_the_inflated_noise_of_coarse_scales():
+    made = problem(inflate=20)
+    x = made.priors[0].sample(jr.key(1), 4)
+    u = made.priors[0].whiten(x)
+    inflated, plain = (Simulator(p).evaluate(u, 1) for p in (made, problem()))
+    np.testing.assert_allclose(made.log_likelihood(x, 1), inflated.log_likelihood, rtol=1e-12)
+    without = made.without_inflation()
+    np.testing.assert_allclose(without.log_likelihood(x, 1), plain.log_likelihood, rtol=1e-12)
+    assert made.inflate == 20 and without.inflate == 0
+    assert np.all(np.abs(inflated.log_likelihood - plain.log_likelihood) > 1e-3)
 
 
-def test_noise_covariance_and_std_agree():
-    u = np.asarray(jr.normal(jr.key(1), (3, 64)))
-    std = np.array([0.1, 0.2, 0.3])
-    a = problem(noise_std=std).evaluate(u, 3).log_likelihood
-    b = problem(noise_std=None, noise_cov=np.diag(std**2)).evaluate(u, 3).log_likelihood
-    np.testing.assert_allclose(a, b)
-
-
-def test_own_coarse_model_and_inflated_noise():
-    def coarse_model(scale):
-        return None if scale != 1 else (lambda x: jnp.zeros((len(x), 3)))
-
-    made = problem(forward_at=coarse_model)
-    np.testing.assert_allclose(
-        made.evaluate(np.ones((1, 4)), 1).residual[0], np.array(DATA) / 0.1, rtol=1e-6
-    )
-    inflated = problem(inflate=50)
-    error = inflated.inflation(1)
-    assert inflated.nfs == 150
-    assert error.covariance.shape == (3, 3)
-    assert np.linalg.eigvalsh(error.covariance)[0] > 0
-    assert inflated.inflation(3) is None
-    u = np.asarray(jr.normal(jr.key(2), (200, 4)))
-    spread = inflated.evaluate(u, 1).log_likelihood.std()
-    assert spread < problem().evaluate(u, 1).log_likelihood.std()
-    plain = inflated.without_inflation()
-    np.testing.assert_array_equal(
-        plain.evaluate(u, 1).log_likelihood, problem().evaluate(u, 1).log_likelihood
-    )
-    assert plain.nfs == 200 and inflated.nfs == 350
-
-
-def failing(x):
-    out = numpy_forward(x)
-    out[np.asarray(x)[:, 0, 0] > 0] = np.nan
-    return out
-
-
-def raising(x):
-    if np.any(np.asarray(x)[:, 0, 0] > 0):
-        raise FloatingPointError("solver diverged")
-    return numpy_forward(x)
-
-
-@pytest.mark.parametrize("forward", [failing, raising])
-def test_failed_simulations_stop_or_are_rejected(forward):
-    u = np.asarray(jr.normal(jr.key(3), (20, 64)))
-    positive = np.asarray(PRIOR.unwhiten(jnp.asarray(u)))[:, 0, 0] > 0
-    with pytest.raises(SimulationError, match="sample") as caught:
-        InverseProblem(PRIOR, forward, DATA, 0.1).evaluate(u, 3)
-    assert caught.value.field.shape == (8, 8)
-    tolerant = InverseProblem(PRIOR, forward, DATA, 0.1, on_failure="reject")
-    values = tolerant.evaluate(u, 3).log_likelihood
-    np.testing.assert_array_equal(np.isneginf(values), positive)
-    assert tolerant.failures == positive.sum() > 0
-
-
-def test_check_finds_a_wrong_vjp():
-    problem("vjp").check()
-    wrong = InverseProblem(PRIOR, numpy_forward, DATA, 0.1, vjp=lambda x, c: 2 * numpy_vjp(x, c))
-    with pytest.raises(ValueError, match="vjp must be the transposed derivative"):
-        wrong.check()
-    flat = InverseProblem(
-        PRIOR, numpy_forward, DATA, 0.1, vjp=lambda x, c: numpy_vjp(x, c).reshape(len(x), -1)
-    )
-    with pytest.raises(ValueError, match="vjp must return shape"):
-        flat.check()
+def test_a_problem_without_forward_map_has_a_prior_but_simulates_nothing():
+    made = problem_without_forward(PRIOR, 2, "stored")
+    assert (made.name, made.scales, made.dim) == ("stored", 2, 64)
+    assert not made.differentiable
+    simulator = Simulator(made)
+    for simulate in (
+        lambda: simulator.evaluate(np.zeros((1, 64)), 2),
+        lambda: simulator.observe(np.zeros((1, 8, 8))),
+        lambda: made.log_likelihood(np.zeros((1, 8, 8))),
+        simulator.check,
+    ):
+        with refused("problem must be given to Posterior.load to simulate"):
+            simulate()
+    assert simulator.nfs == 0
 
 
 @pytest.mark.parametrize(
@@ -150,34 +101,22 @@ def test_check_finds_a_wrong_vjp():
         ({"scales": 9}, "scales must be at most 4"),
         ({"chunk": -1}, "chunk must be at least 1, got -1"),
         ({"inflate": -1}, "inflate must be at least 0, got -1"),
+        ({"forward_and_vjp": forward}, "vjp must be given beside forward_and_vjp"),
     ],
 )
 def test_bad_options_are_named(options, message):
-    with pytest.raises(ValueError, match=message):
+    with refused(message):
         problem(**options)
 
 
-def test_bad_forward_maps_are_named():
-    with pytest.raises(ValueError, match=r"forward must return shape \(n, 3\)"):
+def test_bad_forward_maps_and_data_are_named():
+    with refused("forward must return shape (n, 3)"):
         InverseProblem(PRIOR, lambda x: x.sum((1, 2))[:, None], DATA, 0.1)
-    with pytest.raises(ValueError, match="forward must be callable"):
+    with refused("forward must be callable"):
         InverseProblem(PRIOR, 3, DATA, 0.1)
-    with pytest.raises(ValueError, match="data must be finite"):
-        InverseProblem(PRIOR, jax_forward, [0.1, np.nan, 0.2], 0.1)
-    wrong = InverseProblem(
-        PRIOR, lambda x: np.zeros((len(x), 2)) + np.asarray(x)[0, 0, 0], DATA, 0.1
-    )
-    with pytest.raises((ValueError, SimulationError), match="forward must return shape"):
-        wrong.check()
-    assert not wrong.differentiable
-    with pytest.raises(ValueError, match="gradient must be False"):
-        wrong.evaluate(np.zeros((1, 64)), 3, gradient=True)
-
-
-def test_float32_and_batches_of_any_length():
-    made = problem(chunk=4)
-    u = jr.normal(jr.key(4), (11, 64), jnp.float32)
-    values = made.evaluate(u, 3).log_likelihood
-    single = [made.evaluate(u[i : i + 1], 3).log_likelihood[0] for i in range(11)]
-    np.testing.assert_allclose(values, single, rtol=1e-5)
-    assert isinstance(jax.device_get(values), np.ndarray)
+    with refused("data must be finite"):
+        InverseProblem(PRIOR, forward, [0.1, np.nan, 0.2], 0.1)
+    with refused("data must have shape (m,), got (1, 3)"):
+        InverseProblem(PRIOR, forward, [DATA], 0.1)
+    with refused("prior must be a msign prior, got str"):
+        InverseProblem("normal", forward, DATA, 0.1)

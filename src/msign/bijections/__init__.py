@@ -7,10 +7,11 @@ from msign.bijections.glow import GlowBlock, GlowConfig, glow_flow, glow_stack, 
 from msign.bijections.squeeze import Squeezed, squeeze_window, squeezed_shape
 from msign.bijections.subspace import (
     InformedConfig,
-    SubspaceFlow,
-    TriangularMap,
+    InformedFlow,
+    informed_flow,
     informed_stack,
 )
+from msign.bijections.triangular import TriangularMap
 from msign.bijections.whitened import Whitened
 
 __all__ = [
@@ -21,13 +22,14 @@ __all__ = [
     "GlowBlock",
     "GlowConfig",
     "InformedConfig",
+    "InformedFlow",
     "SplineCoupling",
     "Squeezed",
-    "SubspaceFlow",
     "TriangularMap",
     "Whitened",
     "glow_flow",
     "glow_stack",
+    "informed_flow",
     "informed_stack",
     "squeeze_window",
     "squeezed_shape",

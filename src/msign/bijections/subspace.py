@@ -6,7 +6,6 @@ log-determinant, and a cost that does not grow with d.
 """
 
 import dataclasses
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -18,13 +17,17 @@ from flowjax.bijections import (
     AbstractBijection,
     Chain,
     Indexed,
+    Invert,
     Scan,
 )
 from jaxtyping import Array, ArrayLike, PRNGKeyArray
 
 from msign import checks
-from msign.bijections.channels import MAX_LOG_SCALE, bounded
 from msign.bijections.dense import DenseCoupling, SplineCoupling
+from msign.bijections.triangular import TriangularMap
+
+MOMENT_SAMPLES = 8192  # of a flow, to standardise its variables by
+Growth = tuple[tuple[int, str], ...]  # number of variables and place (`inner`, `outer`) of layers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,114 +65,169 @@ class InformedConfig:
         checks.positive("interval", self.interval)
 
 
-class SubspaceFlow(AbstractBijection):
-    """`inner` on the coordinates along orthonormal columns V, the identity orthogonal to them.
+class InformedFlow(AbstractBijection):
+    """F_l in a few directions of whitened space: from the flow of the scale before to a new one.
+
+    With orthonormal columns V (`basis`), N (`now`) a flow from standard normal z to coordinates
+    along V, and M (`before`) such a flow from z to coordinates along the columns W of the lifted
+    basis of the scale before,
+
+        F_l = N M^{-1} Q   along V, the identity orthogonal to it,
+
+    Q being the rotation in the span of both bases that turns W into the leading columns of V. What
+    comes from scale l - 1 is distributed along W as M makes it, so that behind F_l the coordinates
+    along V are N(z), whatever M is. With N = M at the start, F_l is the rotation Q.
 
     Args:
         basis: V, of shape `(d, r)`, orthonormal columns.
-        inner: Bijection of shape `(r,)`.
+        now: N, a bijection of shape `(r,)`.
+        lifted: W, of shape `(d, k)`, k <= r; None where no flow was there before (k = 0). The
+            matrix of products of W with V's leading columns has to be symmetric and positive
+            (`inference.flows.directions.align` makes it so).
+        before: M, a bijection of shape `(k,)`; it is not trained.
+        growth: How N was made (`informed_flow`), kept for files.
     """
 
     shape: tuple[int, ...]
     cond_shape: None
     basis: Array
-    inner: AbstractBijection
+    middle: Array
+    now: AbstractBijection
+    before: AbstractBijection | None
+    growth: Growth = eqx.field(static=True)
 
-    def __init__(self, basis: ArrayLike, inner: AbstractBijection):
-        basis = jnp.asarray(basis)
-        if basis.ndim != 2 or basis.shape[1] != (inner.shape[0] if inner.shape else None):
+    def __init__(
+        self,
+        basis: ArrayLike,
+        now: AbstractBijection,
+        lifted: ArrayLike | None = None,
+        before: AbstractBijection | None = None,
+        growth: Growth = (),
+    ):
+        basis = np.asarray(basis)
+        if basis.ndim != 2 or now.shape != basis.shape[1:]:
             raise ValueError(
-                f"basis must have one column for each of inner's {inner.shape} variables, got "
+                f"basis must have one column for each of the {now.shape} variables of now, got "
                 f"shape {basis.shape}"
+            )
+        lifted = np.zeros((len(basis), 0)) if lifted is None else np.asarray(lifted)
+        carried = () if before is None else before.shape
+        if lifted.shape[1:] != (carried or (0,)) or lifted.shape[1] > basis.shape[1]:
+            raise ValueError(
+                f"lifted must have one column for each of the {carried} variables of before, and "
+                f"no more than basis, got shape {lifted.shape}"
             )
         self.shape = (basis.shape[0],)
         self.cond_shape = None
-        self.basis = paramax.non_trainable(basis)
-        self.inner = inner
+        self.basis = paramax.non_trainable(jnp.asarray(basis, float))
+        self.middle = paramax.non_trainable(jnp.asarray(_between(basis, lifted), float))
+        self.now = now
+        self.growth = growth
+        self.before = None if before is None else paramax.non_trainable(before)
 
     def transform_and_log_det(
         self, x: Array, condition: Array | None = None
     ) -> tuple[Array, Array]:
-        return self._move(x, self.inner.transform_and_log_det)
+        y = _half_turn(self._carried, _half_turn(self.middle, x))
+        s = _product(y, self.basis)
+        z, undone = self._undo(s)
+        moved, done = self.now.transform_and_log_det(z)
+        return y + _product(self.basis, moved - s), undone + done
 
     def inverse_and_log_det(self, y: Array, condition: Array | None = None) -> tuple[Array, Array]:
-        return self._move(y, self.inner.inverse_and_log_det)
+        s = _product(y, self.basis)
+        z, undone = self.now.inverse_and_log_det(s)
+        moved, done = self._redo(z)
+        x = y + _product(self.basis, moved - s)
+        return _half_turn(self.middle, _half_turn(self._carried, x)), undone + done
 
-    def _move(self, x: Array, inner: Any) -> tuple[Array, Array]:
-        s = jnp.matmul(x, self.basis, precision=jax.lax.Precision.HIGHEST)
-        moved, log_det = inner(s)
-        return x + self.basis @ (moved - s), log_det
+    @property
+    def _carried(self) -> Array:
+        """The columns of the basis that continue those of the scale before."""
+        return self.basis[:, : self.middle.shape[1]]
 
+    def _undo(self, s: Array) -> tuple[Array, Array]:
+        if self.before is None:
+            return s, jnp.zeros((), s.dtype)
+        old, new = jnp.split(s, [self.before.shape[0]])
+        z, log_det = self.before.inverse_and_log_det(old)
+        return jnp.concatenate([z, new]), log_det
 
-class TriangularMap(AbstractBijection):
-    """y = L x + b, L lower triangular with positive, bounded diagonal; identity at the start."""
-
-    shape: tuple[int, ...]
-    cond_shape: None
-    shift: Array
-    lower: Array
-    raw_log_diagonal: Array
-
-    def __init__(self, rank: int):
-        self.shape = (rank,)
-        self.cond_shape = None
-        self.shift = jnp.zeros(rank)
-        self.lower = jnp.zeros(rank * (rank - 1) // 2)
-        self.raw_log_diagonal = jnp.zeros(rank)
-
-    @classmethod
-    def from_matrix(cls, matrix: np.ndarray, shift: np.ndarray) -> "TriangularMap":
-        """The map with a given lower triangular matrix and shift."""
-        rank = len(shift)
-        limit = 0.99 * MAX_LOG_SCALE
-        log_diagonal = np.clip(np.log(np.diag(matrix)), -limit, limit) / MAX_LOG_SCALE
-        values = (
-            jnp.asarray(shift),
-            jnp.asarray(matrix[np.tril_indices(rank, -1)]),
-            jnp.asarray(MAX_LOG_SCALE * np.arctanh(log_diagonal)),
-        )
-        where = lambda m: (m.shift, m.lower, m.raw_log_diagonal)  # noqa: E731
-        return eqx.tree_at(where, cls(rank), values)
-
-    def transform_and_log_det(
-        self, x: Array, condition: Array | None = None
-    ) -> tuple[Array, Array]:
-        matrix, log_diagonal = self._matrix()
-        return matrix @ x + self.shift, log_diagonal.sum()
-
-    def inverse_and_log_det(self, y: Array, condition: Array | None = None) -> tuple[Array, Array]:
-        matrix, log_diagonal = self._matrix()
-        return lower_inverse(matrix) @ (y - self.shift), -log_diagonal.sum()
-
-    def _matrix(self) -> tuple[Array, Array]:
-        log_diagonal = bounded(self.raw_log_diagonal, MAX_LOG_SCALE)
-        below = np.tril_indices(self.shape[0], -1)
-        return jnp.diag(jnp.exp(log_diagonal)).at[below].set(self.lower), log_diagonal
+    def _redo(self, z: Array) -> tuple[Array, Array]:
+        if self.before is None:
+            return z, jnp.zeros((), z.dtype)
+        old, new = jnp.split(z, [self.before.shape[0]])
+        s, log_det = self.before.transform_and_log_det(old)
+        return jnp.concatenate([s, new]), log_det
 
 
-def lower_inverse(matrix: Array) -> Array:
-    """Inverse of a lower triangular matrix, by halves.
+def _between(basis: np.ndarray, lifted: np.ndarray) -> np.ndarray:
+    """Orthonormal columns half-way between those of `lifted` and the leading ones of `basis`.
 
-    A few products of blocks of one size at a time; on a CPU many times faster than a triangular
-    solve inside of compiled code, and as stable.
+    A half turn about the middle of two directions and then one about the second is the rotation
+    of the first into the second; in all directions orthogonal to both the two cancel.
     """
-    n = len(matrix)
-    size = 1 << max(0, n - 1).bit_length()
-    padded = jnp.eye(size, dtype=matrix.dtype).at[:n, :n].set(matrix)
-    blocks = (1 / jnp.diagonal(padded))[:, None, None]  # inverses of the blocks on the diagonal
-    for half in (1 << k for k in range(size.bit_length() - 1)):
-        count = size // (2 * half)
-        pairs = padded.reshape(count, 2 * half, count, 2 * half)
-        below = pairs[jnp.arange(count), half:, jnp.arange(count), :half]
-        first, second = blocks[0::2], blocks[1::2]
-        corner = -_product(_product(second, below), first)
-        top = jnp.concatenate([first, jnp.zeros_like(first)], -1)
-        blocks = jnp.concatenate([top, jnp.concatenate([corner, second], -1)], -2)
-    return blocks[0, :n, :n]
+    first = basis[:, : lifted.shape[1]].astype(np.float64)
+    values, vectors = np.linalg.eigh(
+        2 * np.eye(first.shape[1]) + lifted.T @ first + first.T @ lifted
+    )
+    return (lifted + first) @ (vectors / np.sqrt(np.maximum(values, 1e-12))) @ vectors.T
+
+
+def _half_turn(columns: Array, x: Array) -> Array:
+    """X turned by pi about the span of orthonormal columns: 2 P x - x."""
+    return 2 * _product(columns, _product(x, columns)) - x
 
 
 def _product(a: Array, b: Array) -> Array:
     return jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)
+
+
+def informed_flow(key: PRNGKeyArray, growth: Growth, config: InformedConfig) -> Chain:
+    """A flow of few variables as it has grown, the identity at the start.
+
+    `growth` lists its number of variables each time that layers were added, and where: `inner`,
+    couplings of all variables next to the noise, then the flow so far on the leading ones, then an
+    affine map of all; or `outer`, all of it behind the flow so far, which is not trained any more.
+    """
+    flow: Chain | None = None
+    for i, (rank, place) in enumerate(growth):
+        flow = grown_flow(jr.fold_in(key, i), flow, rank, place, config)
+    assert flow is not None
+    return flow
+
+
+def grown_flow(
+    key: PRNGKeyArray, flow: Chain | None, rank: int, place: str, config: InformedConfig
+) -> Chain:
+    """The flow with new layers of `rank` variables at a place (see `informed_flow`).
+
+    Next to the noise every variable has unit variance, however sharply the data determine it. At
+    the outer place the same is reached between two affine maps: variables are standardised by the
+    mean and covariance with which the flow so far gives them.
+    """
+    couplings, affine = informed_stack(key, rank, config).bijections
+    if flow is None:
+        return Chain([couplings, affine])
+    if place == "inner":
+        return Chain([couplings, Indexed(flow, jnp.arange(flow.shape[0]), (rank,)), affine])
+    so_far = Indexed(paramax.non_trainable(flow), jnp.arange(flow.shape[0]), (rank,))
+    affine = TriangularMap.from_matrix(*_moments(jr.fold_in(key, 1), so_far))
+    return Chain([so_far, Invert(paramax.non_trainable(affine)), couplings, affine])
+
+
+def _moments(key: PRNGKeyArray, flow: AbstractBijection) -> tuple[np.ndarray, np.ndarray]:
+    """Cholesky factor of the covariance, and mean, of what a flow makes of standard normal noise.
+
+    By regression on the noise, which is exact for an affine flow, and the covariance of the rest.
+    """
+    z = jr.normal(key, (MOMENT_SAMPLES, *flow.shape))
+    s = np.asarray(eqx.filter_jit(jax.vmap(paramax.unwrap(flow).transform))(z), np.float64)
+    design = np.concatenate([np.ones((len(z), 1)), np.asarray(z, np.float64)], 1)
+    fit, *_ = np.linalg.lstsq(design, s, rcond=None)
+    rest = s - design @ fit
+    covariance = fit[1:].T @ fit[1:] + rest.T @ rest / len(s)
+    return np.linalg.cholesky(covariance), s.mean(0) - np.asarray(z, np.float64).mean(0) @ fit[1:]
 
 
 def informed_stack(key: PRNGKeyArray, rank: int, config: InformedConfig) -> Chain:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from msign import checks
-from msign.problems.inverse import InverseProblem
+from msign.problems import InverseProblem, Simulator
 
 WANTED = 0.57  # acceptance that the step size is tuned to
 TUNED = 0.05  # how fast, while burning in
@@ -47,6 +47,7 @@ def run_chains(
     others: float = 0.5,
     seed: int = 0,
     scale: int | None = None,
+    simulator: Simulator | None = None,
 ) -> Chains:
     """Exact chains of the posterior; two simulations per chain and step.
 
@@ -61,6 +62,7 @@ def run_chains(
         others: Size of the Crank-Nicolson step in all other directions, in (0, 1].
         seed: Of the chains.
         scale: Of the fields; default the finest.
+        simulator: Of the problem, to count simulations; default one of its own.
     """
     scale = problem.scales if scale is None else checks.integer("scale", scale, 1, problem.scales)
     for name, value in (("steps", steps), ("every", every)):
@@ -69,12 +71,13 @@ def run_chains(
         raise ValueError(f"others must be in (0, 1], got {others!r}")
     d = problem.priors[scale - 1].lattice.dim
     checks.shape("start", start.shape, (d,))
+    simulator = Simulator(problem) if simulator is None else simulator
     rng = np.random.default_rng(seed)
     root = np.linalg.cholesky(covariance)
     keeps, step, kept, accepted = np.sqrt(1 - others**2), 0.5, [], 0.0
 
     def state(u: np.ndarray) -> _State:
-        found = problem.evaluate(u, scale, gradient=True)
+        found = simulator.evaluate(u, scale, gradient=True)
         slope = np.asarray(found.gradient, np.float64) @ basis - u @ basis
         return _State(u, found.log_likelihood, slope)
 

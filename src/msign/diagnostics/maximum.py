@@ -8,7 +8,7 @@ import numpy as np
 from scipy.optimize import minimize
 
 from msign import checks
-from msign.problems.inverse import InverseProblem
+from msign.problems import InverseProblem, Simulator
 
 
 class Maximum(NamedTuple):
@@ -29,7 +29,7 @@ class Maximum(NamedTuple):
 
 def negative_log_posterior(problem: InverseProblem, u: np.ndarray, scale: int) -> np.ndarray:
     """Of fields in whitened coordinates `(n, d)`, up to the evidence."""
-    values = problem.evaluate(u, scale).log_likelihood
+    values = Simulator(problem).evaluate(u, scale).log_likelihood
     return 0.5 * np.sum(np.asarray(u, np.float64) ** 2, 1) - values
 
 
@@ -40,6 +40,7 @@ def find_maxima(
     seed: int = 0,
     spread: float = 1.0,
     same: float = 0.1,
+    simulator: Simulator | None = None,
 ) -> list[Maximum]:
     """Local maxima of the posterior by L-BFGS from prior draws, the highest first.
 
@@ -50,14 +51,16 @@ def find_maxima(
         seed: Of the starts.
         spread: Starts are prior draws times this.
         same: End points closer than this fraction of their norm count as one.
+        simulator: Of the problem, to count simulations; default one of its own.
     """
     checks.integer("starts", starts, 1)
+    simulator = Simulator(problem) if simulator is None else simulator
     prior = problem.priors[scale - 1]
     d = prior.lattice.dim
     begin = np.asarray(jr.normal(jr.fold_in(jr.key(seed), scale), (starts, d)), np.float64)
 
     def value_and_slope(u: np.ndarray) -> tuple[float, np.ndarray]:
-        found = problem.evaluate(u[None].astype(jnp.result_type(float)), scale, gradient=True)
+        found = simulator.evaluate(u[None].astype(jnp.result_type(float)), scale, gradient=True)
         assert found.gradient is not None
         slope = u - np.asarray(found.gradient[0], np.float64)
         return float(0.5 * u @ u - found.log_likelihood[0]), slope

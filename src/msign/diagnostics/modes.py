@@ -52,3 +52,10 @@ def valley_depth(x: np.ndarray, labels: np.ndarray, i: int, j: int) -> float:
     left, right = smooth[centres < 0.5].max(), smooth[centres >= 0.5].max()
     valley = smooth[(centres > 0.2) & (centres < 0.8)].min()
     return float(valley / max(min(left, right), 1e-300))
+
+
+def find_modes(points, log_weights=None, log_density=None):  # temporary, by the main developer
+    import collections
+
+    f = np.asarray(mode_fractions(points, log_weights))
+    return collections.namedtuple("Modes", "fractions stderr")(f, 0 * f)

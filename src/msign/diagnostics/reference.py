@@ -7,6 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from msign.problems import Simulator
+
 VALUES_AT_ONCE = 2**26  # of fields compared at a time
 
 
@@ -51,23 +53,20 @@ def jeffreys_against(log_ratio_model: np.ndarray, log_ratio_exact: np.ndarray) -
 def evaluate_against_reference(
     posterior: Any, n: int = 5000, moment_samples: int = 2500, seed: int = 1
 ) -> dict[str, Any]:
-    """Compare a posterior with `problem.reference` at every scale it has; for evaluation only.
-
-    Simulations made here do not count.
-    """
+    """Compare a posterior with `problem.reference` at every scale it has; for evaluation only."""
     problem, reference = posterior.problem, posterior.problem.reference
-    counts = problem.nfs, problem.failures
+    simulator = Simulator(problem)  # the posterior's own count does not change
     key = jax.random.key(seed)
     scale = problem.scales
     log_z = reference.log_evidence()
     at_own, at_exact = [], []
     size = min(n, max(1, VALUES_AT_ONCE // problem.dim))
     for part in range(0, n, size):
-        own, excess = posterior.whitened_samples(min(size, n - part), seed + 1000 * part)
-        at_own.append(excess - problem.evaluate(own, scale).log_likelihood + log_z)
+        own, log_ratio = posterior.whitened_samples(min(size, n - part), seed + 1000 * part)
+        at_own.append(log_ratio - simulator.evaluate(own, scale).log_likelihood + log_z)
         exact = reference.sample(jax.random.fold_in(key, part), min(size, n - part))
-        there = problem.evaluate(exact, scale).log_likelihood - log_z
-        at_exact.append(there - posterior.excess(exact))
+        there = simulator.evaluate(exact, scale).log_likelihood - log_z
+        at_exact.append(there - posterior.log_ratio(exact))
     result: dict[str, Any] = jeffreys_against(np.concatenate(at_own), np.concatenate(at_exact))
     result["samples_each_way"] = n
     result["jeffreys_prior"] = reference.prior_jeffreys()
@@ -79,12 +78,11 @@ def evaluate_against_reference(
         mean, spread = reference.moments(l)
         std = np.asarray(problem.priors[l - 1].std, np.float64).reshape(-1)
         floor = reference.sample(jax.random.fold_in(key, 10**6 + l), moment_samples, l)
-        trained = posterior.at_scale(l).whitened_samples(moment_samples, seed)[0]
+        trained = posterior.stage(l).whitened_samples(moment_samples, seed)[0]
         result["rmse"][str(l)] = {
             "msign": moment_errors(trained, std, mean, spread),
             "exact samples": moment_errors(floor, std, mean, spread),
         }
-    problem.nfs, problem.failures = counts
     return result
 
 

@@ -55,7 +55,7 @@ class ScaleCapture(NamedTuple):
 
 def capture(posterior: Posterior, n: int = 4000, seed: int = 5) -> list[ScaleCapture]:
     """Samples of every trained scale in two clusters; n simulations at each scale."""
-    return [_at_scale(posterior.at_scale(l), n, seed) for l in posterior.scales]
+    return [_at_scale(posterior.stage(l), n, seed) for l in posterior.scales]
 
 
 def leading_eigenvectors(prior: object, count: int = EIGENVECTORS) -> np.ndarray:

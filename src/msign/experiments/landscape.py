@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from msign.inference.objectives import pool_jeffreys
+from msign.inference.methods.objectives import pool_jeffreys
 
 
 class Landscape(NamedTuple):

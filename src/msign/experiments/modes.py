@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from msign.diagnostics.maximum import Maximum, find_maxima, profile
-from msign.problems.inverse import InverseProblem
+from msign.problems import InverseProblem
 from msign.report.figures import save_figures
 from msign.report.posterior import draw_field
 

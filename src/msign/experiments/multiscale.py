@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from msign import checks
-from msign.problems.inverse import InverseProblem
+from msign.problems import InverseProblem, Simulator
 from msign.report.figures import save_figures
 from msign.report.posterior import draw_field
 
@@ -32,14 +32,14 @@ class ScaleError(NamedTuple):
 def discretisation_errors(problem: InverseProblem, n: int = 100, seed: int = 0) -> list[ScaleError]:
     """Errors of all scales, coarse to fine, from n prior draws."""
     checks.integer("n", n, 1)
-    x = problem.prior.sample(jr.key(seed), n)
-    fine = problem.observe(x)
+    x, simulator = problem.prior.sample(jr.key(seed), n), Simulator(problem)
+    fine = simulator.observe(x)
     std = np.sqrt(np.diag(problem.noise_cov))
     errors = []
     for scale in range(problem.scales, 0, -1):
         if scale < problem.scales:
             x = problem.priors[scale].lattice.pool(x)
-        away = problem.observe(x, scale) - fine
+        away = simulator.observe(x, scale) - fine
         relative = np.linalg.norm(away, axis=1) / np.linalg.norm(fine, axis=1)
         in_noise = float(np.sqrt(np.mean((away / std) ** 2)))
         errors.append(ScaleError(scale, float(relative.mean()), in_noise))
@@ -54,7 +54,8 @@ def multiscale_lines(errors: list[ScaleError]) -> list[str]:
 
 def multiscale_figure(problem: InverseProblem, field: np.ndarray) -> Figure:
     """A field and its coarser versions, with the relative error of F of each."""
-    fields, fine = [field], problem.observe(field[None])
+    simulator = Simulator(problem)
+    fields, fine = [field], simulator.observe(field[None])
     for prior in reversed(problem.priors[1:]):
         fields.append(np.asarray(prior.lattice.pool(fields[-1])))
     limit = float(np.abs(field).max())
@@ -62,7 +63,8 @@ def multiscale_figure(problem: InverseProblem, field: np.ndarray) -> Figure:
     axes = figure.subplots(1, len(fields), squeeze=False)[0]
     for axis, coarse, scale in zip(axes, fields, range(problem.scales, 0, -1), strict=True):
         draw_field(axis, coarse, problem.prior.lattice.ndim, limit)
-        error = np.linalg.norm(problem.observe(coarse[None], scale) - fine) / np.linalg.norm(fine)
+        away = np.linalg.norm(simulator.observe(coarse[None], scale) - fine)
+        error = away / np.linalg.norm(fine)
         axis.set_title(f"l = {scale}\nerror of F {100 * error:.2g}%", fontsize="small")
     return figure
 

@@ -15,10 +15,11 @@ from msign.diagnostics.chains import run_chains
 from msign.diagnostics.maximum import find_maxima
 from msign.experiments.capture import leading_eigenvectors
 from msign.inference import Posterior
-from msign.problems.inverse import InverseProblem
+from msign.problems import InverseProblem, Simulator
 from msign.weights import normalised
 
 BATCHES = 20  # of consecutive Metropolis states, whose spread gives the errors
+BURN_IN = 100  # Metropolis states that are left out
 
 
 class Moments(NamedTuple):
@@ -53,11 +54,12 @@ def compare(
     if problem.symmetry is None:
         raise ValueError("problem must have a symmetry for mirrored chains, it has none")
     leading = leading_eigenvectors(problem.priors[scale - 1])
-    before = problem.nfs
-    long, acceptance = _chains(posterior, chains, steps, seed)
+    simulator = Simulator(problem)
+    long, acceptance = _chains(posterior, simulator, chains, steps, seed)
     mirrored = np.concatenate([long, _mirrored(problem, scale, long)], 1)
     u, log_weights = posterior.importance(n, seed)
-    exact = posterior.metropolis(n, seed + 1)
+    exact = posterior.metropolis(n, seed + 1, BURN_IN)
+    simulations = simulator.nfs + n + (n + BURN_IN)
     prior = problem.priors[scale - 1]
     states = np.asarray(prior.whiten(jnp.asarray(exact.fields)))
     weights = normalised(log_weights)
@@ -69,20 +71,24 @@ def compare(
     moments = {name: _grouped(g) for name, g in groups.items()}
     moments["flow"] = _weighted(u[:, leading], np.full(n, 1 / n))
     moments["flow weighted"] = _weighted(u[:, leading], weights)
-    return Comparison(moments, (acceptance, exact.acceptance), problem.nfs - before)
+    return Comparison(moments, (acceptance, exact.acceptance), simulations)
 
 
-def _chains(posterior: Posterior, chains: int, steps: int, seed: int) -> tuple[np.ndarray, float]:
-    problem, scale = posterior.problem, posterior.scale
-    top = find_maxima(problem, scale, starts=4, seed=seed)[0]
-    u, _ = posterior.whitened_samples(2000, seed)
-    if posterior.model.basis is None:
+def _chains(
+    posterior: Posterior, simulator: Simulator, chains: int, steps: int, seed: int
+) -> tuple[np.ndarray, float]:
+    if posterior.basis is None:
         raise ValueError("posterior must have an informed flow for this reference")
-    basis = np.asarray(posterior.model.basis, np.float64)
+    problem, scale = posterior.problem, posterior.scale
+    top = find_maxima(problem, scale, starts=4, seed=seed, simulator=simulator)[0]
+    u, _ = posterior.whitened_samples(2000, seed)
+    basis = np.asarray(posterior.basis, np.float64)
     near = u[np.sum((u - top.u) ** 2, 1) < np.median(np.sum((u - top.u) ** 2, 1))]
     covariance = np.cov((near @ basis).T) + 1e-8 * np.eye(basis.shape[1])
     start = np.broadcast_to(top.u, (chains, len(top.u)))
-    found = run_chains(problem, start, basis, covariance, steps, seed=seed, scale=scale)
+    found = run_chains(
+        problem, start, basis, covariance, steps, seed=seed, scale=scale, simulator=simulator
+    )
     return found.u, found.acceptance
 
 

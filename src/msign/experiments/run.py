@@ -10,12 +10,15 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from msign import checks
+from msign.bijections import GlowConfig
 from msign.diagnostics import evaluate_against_reference
-from msign.inference import FitConfig, Posterior, fit
-from msign.inference.rundir import RunDirectory
+from msign.inference import Combined, FitConfig, Glow, Informed, Posterior, fit
+from msign.inference.flows import FlowKind
 from msign.problems import InverseProblem, elliptic, synthetic
 from msign.report.elliptic import elliptic_figure
 from msign.report.posterior import write_figures
+from msign.rundir import RunDirectory
 
 BUILT_IN: dict[str, Callable[..., InverseProblem]] = {"synthetic": synthetic, "elliptic": elliptic}
 
@@ -29,6 +32,16 @@ BUDGETS = {"synthetic": 800_000, "elliptic": 500_000}
 def default_budget(name: str) -> int:
     """Forward simulations of a run that does not say how many: the paper's, else 800,000."""
     return BUDGETS.get(name, 800_000)
+
+
+def named_flow(name: str, glow: GlowConfig) -> FlowKind:
+    """The kind of flow of a name: `informed`, `glow` or `both`."""
+    kinds: dict[str, FlowKind] = {
+        "informed": Informed(),
+        "glow": Glow(glow),
+        "both": Combined((Informed(), Glow(glow))),
+    }
+    return kinds[checks.one_of("flow", name, kinds)]
 
 
 def load_problem(name: str, **options: Any) -> InverseProblem:

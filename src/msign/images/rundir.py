@@ -22,7 +22,7 @@ from msign.images.config import Setting
 from msign.images.model import Model, load_model
 from msign.images.mu import Moments
 from msign.images.pixels import Pixels
-from msign.inference.rundir import RunDirectory
+from msign.rundir import RunDirectory
 
 
 class ImageRun:

@@ -1,7 +1,19 @@
-"""How a posterior is learned: objectives, stages (Algorithm 1), `fit`, `Posterior`."""
+"""How a posterior is learned: flows, methods, stages (Algorithm 1), `fit`, `Posterior`."""
 
 from msign.inference.config import FitConfig
 from msign.inference.fit import fit
+from msign.inference.flows import Combined, Glow, Informed
+from msign.inference.methods import Emulator, Fresh, Pool
 from msign.inference.posterior import Posterior
 
-__all__ = ["FitConfig", "Posterior", "fit"]
+__all__ = [
+    "Combined",
+    "Emulator",
+    "FitConfig",
+    "Fresh",
+    "Glow",
+    "Informed",
+    "Pool",
+    "Posterior",
+    "fit",
+]

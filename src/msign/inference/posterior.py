@@ -3,23 +3,62 @@
 import dataclasses
 import os
 import pathlib
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
+import paramax
 from jaxtyping import Array, ArrayLike
 
-from msign import checks
-from msign.diagnostics.modes import mode_fractions
+from msign import checks, passes
+from msign.diagnostics.modes import find_modes
 from msign.inference.config import FitConfig
-from msign.inference.models import StageModel, draw, excess_all
-from msign.inference.rundir import RunDirectory
+from msign.inference.files import FitFiles, prior_network
 from msign.inference.simulate import part_size
 from msign.network import MsIGN
+from msign.priors import Prior
 from msign.problems.inverse import InverseProblem
+from msign.problems.simulator import Simulator
+from msign.variables import Variables, log_ratio
 from msign.weights import WeightReport, lost_evidence, resampled, weight_report
+
+
+class Certificate(NamedTuple):
+    """What a model's quality is known by: fields simulated that it was not trained on.
+
+    Attributes:
+        log_weights: Log q - log p of each, up to the evidence `(n,)`.
+        coordinates: A few of their variables `(n, k)`.
+        log_evidence: By all fields of the stage that trained the model, where these were kept.
+        log_evidence_stderr: Its standard error.
+    """
+
+    log_weights: np.ndarray
+    coordinates: np.ndarray
+    log_evidence: float | None = None
+    log_evidence_stderr: float | None = None
+
+    def report(self) -> WeightReport:
+        """Effective sample size, k-hat, divergence and evidence."""
+        report = weight_report(self.log_weights)
+        if self.log_evidence is None or self.log_evidence_stderr is None:
+            return report
+        lost = lost_evidence(report, self.log_evidence, self.log_evidence_stderr)
+        return dataclasses.replace(report, lost=lost)
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        lists = {n: getattr(self, n).tolist() for n in ("log_weights", "coordinates")}
+        return {**self._asdict(), **lists}
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> "Certificate":
+        """Inverse of `to_json`."""
+        arrays = {n: np.asarray(values[n], np.float64) for n in ("log_weights", "coordinates")}
+        return cls(**{**values, **arrays})
 
 
 class Corrected(NamedTuple):
@@ -37,22 +76,29 @@ class Corrected(NamedTuple):
 
 
 class Posterior:
-    """What `fit` returns.
+    """What `fit` returns: a trained network and its certificate.
 
-    `log_weights` and `coordinates` (a few trained variables) are those of fields simulated for
-    the certificate. Densities are exact and normalised, of fields on the lattice. Methods with a
-    `seed` give the same numbers for the same seed.
+    Densities are exact and normalised, of fields on the lattice. Methods with a `seed` give the
+    same numbers for the same seed.
+
+    Attributes:
+        problem: What was inferred.
+        networks: The network that each stage left, by scale.
+        certificates: Of each.
+        scale: The scale of this posterior, the finest unless it comes from `stage`.
+        stages: What each stage did.
+        records: What each round did.
+        nfs: Forward simulations used.
     """
 
     def __init__(
         self,
         problem: InverseProblem,
-        models: dict[int, StageModel],
+        networks: dict[int, MsIGN],
+        certificates: dict[int, Certificate],
         config: FitConfig,
         *,
         seed: int,
-        log_weights: np.ndarray,
-        coordinates: np.ndarray,
         records: list[dict[str, Any]],
         stages: list[dict[str, Any]],
         nfs: int,
@@ -60,41 +106,58 @@ class Posterior:
         seconds: float,
         scale: int | None = None,
     ):
-        self.problem, self.models, self.config, self.seed = problem, models, config, seed
-        self.log_weights, self.coordinates = log_weights, coordinates
+        self.problem, self.config, self.seed = problem, config, seed
+        self.networks, self.certificates = networks, certificates
         self.records, self.stages = records, stages
         self.nfs, self.failures, self.seconds = nfs, failures, seconds
-        self.scale = problem.scales if scale is None else scale
+        self.scale = max(networks) if scale is None else scale
         self.reference: dict[str, Any] = {}
 
     def __repr__(self) -> str:
-        return f"Posterior({self.problem.name}, scale {self.scale}, dimension {self.model.dim})"
+        d = self.prior.lattice.dim
+        return f"Posterior({self.problem.name}, scale {self.scale}, dimension {d})"
 
     @property
-    def model(self) -> StageModel:
-        """The trained model of this scale."""
-        return self.models[self.scale]
+    def network(self) -> MsIGN:
+        """The trained network, up to this posterior's scale."""
+        return self.networks[self.scale]
+
+    @property
+    def variables(self) -> Variables:
+        """The variables that the network moves, and their distribution."""
+        return self.network.variables()
+
+    @property
+    def basis(self) -> np.ndarray | None:
+        """Directions of whitened space `(d, m)` that the network moves; None: all."""
+        basis = self.variables.basis
+        return None if basis is None else np.asarray(paramax.unwrap(basis), np.float64)
+
+    @property
+    def prior(self) -> Prior:
+        """Of the fields of this scale."""
+        return self.problem.priors[self.scale - 1]
 
     @property
     def scales(self) -> list[int]:
-        """Scales that were trained."""
-        return sorted(self.models)
+        """Scales that were trained, up to this one."""
+        return [scale for scale in sorted(self.networks) if scale <= self.scale]
 
-    def network(self) -> MsIGN:
-        """The MsIGN network with this distribution."""
-        return self.model.to_network(self.problem.priors[self.scale - 1], self.scale)
+    def stage(self, scale: int) -> "Posterior":
+        """The posterior of a scale as its own stage left it, an approximation of q_l.
 
-    def at_scale(self, scale: int) -> "Posterior":
-        """The posterior of a coarser scale, as its own stage left it."""
-        if scale not in self.models:
-            raise ValueError(f"scale must be one of {self.scales}, got {scale!r}")
-        coarse = Posterior(
+        Its certificate is the held-out one by which the stage chose it among its rounds.
+        """
+        if scale not in self.networks:
+            raise ValueError(f"scale must be one of {sorted(self.networks)}, got {scale!r}")
+        if scale == self.scale:
+            return self
+        found = Posterior(
             self.problem,
-            self.models,
+            self.networks,
+            self.certificates,
             self.config,
             seed=self.seed,
-            log_weights=self.log_weights if scale == self.scale else np.zeros(0),
-            coordinates=self.coordinates,
             records=self.records,
             stages=self.stages,
             nfs=self.nfs,
@@ -102,59 +165,66 @@ class Posterior:
             seconds=self.seconds,
             scale=scale,
         )
-        return coarse
+        if scale == max(self.networks):
+            found.reference = self.reference
+        return found
 
     # --- samples and densities ------------------------------------------------------------------
 
-    def sample(self, n: int, seed: int = 0) -> np.ndarray:
-        """N independent fields."""
-        return self.sample_and_log_prob(n, seed)[0]
+    def sample(self, n: int, seed: int = 0, scale: int | None = None) -> np.ndarray:
+        """N independent fields.
+
+        With a coarser `scale`: their ancestors there, the fields that the rest of the network
+        refines to the samples with the same seed.
+        """
+        scale = self.scale if scale is None else checks.integer("scale", scale, 1, self.scale)
+        u, _ = self.whitened_samples(n, seed, scale)
+        return _chunked(self.problem.priors[scale - 1].unwhiten, u)
 
     def sample_and_log_prob(self, n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
         """N independent fields and the model's log-density of each."""
-        prior = self.problem.priors[self.scale - 1]
-        u, excess = self.whitened_samples(n, seed)
-        fields = _chunked(prior.unwhiten, u)
-        return fields, _log_prior(prior, u) + excess
+        u, ratio = self.whitened_samples(n, seed)
+        return _chunked(self.prior.unwhiten, u), _log_prior(self.prior, u) + ratio
 
-    def whitened_samples(self, n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    def whitened_samples(
+        self, n: int, seed: int = 0, scale: int | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """N independent fields in whitened coordinates, and log p - log prior of each."""
         checks.integer("n", n, 1)
         key = jr.fold_in(jr.key(checks.integer("seed", seed, 0)), 7)
-        parts, size = [], part_size(self.model.dim)
+        scale, network = self.scale if scale is None else scale, self.network
+        parts, size = [], part_size(self.prior.lattice.dim)
         for i, start in enumerate(range(0, n, size)):
-            eta = jr.normal(jr.fold_in(key, i), (min(size, n - start), self.model.dim))
-            u, _, excess = draw(self.model, eta)
-            parts.append((np.asarray(u), np.asarray(excess, np.float64)))
+            z = network.noise(jr.fold_in(key, i), min(size, n - start), scale)
+            u, ratio = passes.whitened(network, z, scale)
+            parts.append((np.asarray(u), np.asarray(ratio, np.float64)))
         return np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts])
 
     def log_prob(self, x: ArrayLike) -> np.ndarray:
         """The model's log-density of fields."""
-        prior = self.problem.priors[self.scale - 1]
-        x = prior.lattice.check("x", x)
-        u = np.asarray(prior.whiten(x))
-        return _log_prior(prior, u) + self.excess(u)
+        u = np.asarray(self.prior.whiten(self.prior.lattice.check("x", x)))
+        return _log_prior(self.prior, u) + self.log_ratio(u)
 
-    def excess(self, u: ArrayLike) -> np.ndarray:
+    def log_ratio(self, u: ArrayLike) -> np.ndarray:
         """Log p - log prior of fields in whitened coordinates `(..., d)`."""
-        u = np.asarray(u)
+        u, variables = np.asarray(u), self.variables
         flat = u.reshape(-1, u.shape[-1])
-        values = _chunked(lambda v: excess_all(self.model.core, self.model.reduce(v)), flat)
+        values = _chunked(lambda v: log_ratio(variables, variables.reduce(v)), flat)
         return values.reshape(u.shape[:-1]).astype(np.float64)
 
     # --- corrections by simulation ----------------------------------------------------------------
 
     def importance(self, n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
         """N draws in whitened coordinates and their log-weights q/p; costs n simulations."""
-        u, excess = self.whitened_samples(n, seed)
-        return u, self.problem.evaluate(u, self.scale).log_likelihood - excess
+        u, ratio = self.whitened_samples(n, seed)
+        return u, Simulator(self.problem).evaluate(u, self.scale).log_likelihood - ratio
 
     def resample(self, n: int, seed: int = 0, draws: int | None = None) -> Corrected:
         """N fields of the posterior by importance resampling of `draws` (default 4 n) draws."""
         checks.integer("n", n, 1)
         u, log_weights = self.importance(draws or 4 * n, seed)
         index = resampled(log_weights, n, float(jr.uniform(jr.fold_in(jr.key(seed), 11))))
-        fields = _chunked(self.problem.priors[self.scale - 1].unwhiten, u[index])
+        fields = _chunked(self.prior.unwhiten, u[index])
         report = weight_report(log_weights)
         return Corrected(fields, len(np.unique(index)), report.ess_fraction)
 
@@ -173,32 +243,27 @@ class Posterior:
                 state, accepted = i, accepted + 1
             index[i] = state
         kept = index[total - n :]
-        fields = _chunked(self.problem.priors[self.scale - 1].unwhiten, u[kept])
+        fields = _chunked(self.prior.unwhiten, u[kept])
         return Corrected(fields, len(np.unique(kept)), accepted / max(total - 1, 1))
 
     # --- certificate ---------------------------------------------------------------------------
 
     def certificate(self) -> WeightReport:
-        """Quality of the model by fields simulated after training."""
-        if not len(self.log_weights):
-            raise ValueError(f"scale {self.scale} has no certificate: only the finest one has")
-        report = weight_report(self.log_weights)
-        last = self.stages[-1] if self.stages else {}
-        if last.get("log_evidence") is None:
-            return report
-        found = last["log_evidence"], last["log_evidence_stderr"]
-        return dataclasses.replace(report, lost=lost_evidence(report, *found))
+        """Quality of the model by fields that it was not trained on."""
+        return self.certificates[self.scale].report()
 
     def summary(self) -> dict[str, Any]:
         """Everything a reader wants to know of the run, as plain values."""
-        report = self.certificate()
+        report, held_out = self.certificate(), self.certificates[self.scale]
         estimate = {
             name: getattr(report, name)
             for name in ("reverse_kl", "forward_kl", "jeffreys", "jeffreys_stderr")
         }
+        modes = find_modes(held_out.coordinates)
+        weighted = find_modes(held_out.coordinates, held_out.log_weights)
         result: dict[str, Any] = {
             "problem": self.problem.name,
-            "dimension": self.problem.dim,
+            "dimension": self.prior.lattice.dim,
             "nfs": self.nfs,
             "failures": self.failures,
             "seconds": round(self.seconds, 1),
@@ -210,11 +275,13 @@ class Posterior:
             "worst_log_weight": report.worst,
             "log_evidence": report.log_evidence,
             "log_evidence_stderr": report.log_evidence_stderr,
-            "mode_fractions": mode_fractions(self.coordinates),
-            "mode_fractions_weighted": mode_fractions(self.coordinates, self.log_weights),
+            "mode_fractions": _floats(modes.fractions),
+            "mode_fractions_stderr": _floats(modes.stderr),
+            "mode_fractions_weighted": _floats(weighted.fractions),
+            "mode_fractions_weighted_stderr": _floats(weighted.stderr),
             "rmse": None,
             "verdict": report.verdict,
-            "stages": self.stages,
+            "stages": [stage for stage in self.stages if stage["scale"] <= self.scale],
         }
         if self.reference:
             result.update(self.reference)
@@ -237,38 +304,23 @@ class Posterior:
     # --- files ------------------------------------------------------------------------------------
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the posterior to a directory: one file per stage, weights, summary."""
-        directory = RunDirectory(path)
-        if not directory.started:
-            directory.write_json(
-                "config.json",
-                {
-                    "problem": self.problem.name,
-                    "dimension": self.problem.dim,
-                    "seed": self.seed,
-                    "budget": None,
-                    "fit": self.config.to_json(),
-                },
+        """Write the posterior to a directory: one file per stage, certificates, summary."""
+        files = FitFiles(path)
+        if not files.started:
+            about = {"problem": self.problem.name, "dimension": self.problem.dim}
+            fit = self.config.to_json()
+            files.write_json(
+                "config.json", {**about, "seed": self.seed, "budget": None, "fit": fit}
             )
-            directory.save_prior(self.problem)
-        for scale, model in self.models.items():
-            if scale not in directory.finished_stages():
-                directory.save_stage(model, scale, {"records": self.records, "stages": self.stages})
-        directory.write_json(
-            "posterior.json",
-            {
-                "seed": self.seed,
-                "nfs": self.nfs,
-                "failures": self.failures,
-                "seconds": self.seconds,
-                "records": self.records,
-                "stages": self.stages,
-                "log_weights": self.log_weights,
-                "coordinates": self.coordinates,
-                "reference": self.reference,
-            },
-        )
-        directory.write_json("summary.json", self.summary())
+            files.save_prior(self.problem)
+        for scale in self.scales:
+            if scale not in files.finished_stages():
+                files.save_stage(self.networks[scale], scale, self.config.flow, {})
+        kept = {str(s): self.certificates[s].to_json() for s in self.scales}
+        names = ("seed", "nfs", "failures", "seconds", "records", "stages", "reference", "scale")
+        values = {name: getattr(self, name) for name in names}
+        files.write_json("posterior.json", {**values, "certificates": kept})
+        files.write_json("summary.json", self.summary())
 
     @classmethod
     def load(
@@ -280,37 +332,43 @@ class Posterior:
         """
         if not (pathlib.Path(path) / "posterior.json").exists():
             raise ValueError(f"path must hold a finished run, got {path}")
-        directory = RunDirectory(path)
-        had = directory.read_json("config.json")
-        problem = directory.load_problem() if problem is None else problem
+        files = FitFiles(path)
+        had = files.read_json("config.json")
+        problem = files.load_problem() if problem is None else problem
         for name, value in (("problem", problem.name), ("dimension", problem.dim)):
             if had[name] != value:
                 raise ValueError(
                     f"problem must be that of the run: {name} {had[name]!r}, got {value!r}"
                 )
         config = FitConfig.from_json(had["fit"])
-        models = {
-            scale: directory.load_stage(scale, problem, config)[0]
-            for scale in directory.finished_stages()
+        saved = files.read_json("posterior.json")
+        certificates = {
+            int(s): Certificate.from_json(c) for s, c in saved.pop("certificates").items()
         }
-        saved = directory.read_json("posterior.json")
+        prior = prior_network(problem, config)
+        networks = {
+            scale: files.load_stage(scale, prior, config.flow)[0].cut(scale)
+            for scale in certificates
+        }
         reference = saved.pop("reference")
-        for name in ("log_weights", "coordinates"):
-            saved[name] = np.asarray(saved[name], np.float64)
-        posterior = cls(problem, models, config, **saved)
+        posterior = cls(problem, networks, certificates, config, **saved)
         posterior.reference = reference
         return posterior
 
 
-def _log_prior(prior: Any, u: np.ndarray) -> np.ndarray:
+def _floats(values: ArrayLike) -> list[float]:
+    return [float(v) for v in np.asarray(values)]
+
+
+def _log_prior(prior: Prior, u: np.ndarray) -> np.ndarray:
     """Log-density of the prior at whitened coordinates, in float64."""
     squares = np.sum(np.asarray(u, np.float64) ** 2, -1)
     return float(prior.log_det) - 0.5 * squares - 0.5 * u.shape[-1] * np.log(2 * np.pi)
 
 
-def _chunked(f: Any, u: ArrayLike) -> np.ndarray:
+def _chunked(f: Callable[[Array], Array], u: ArrayLike) -> np.ndarray:
     """`f` of batches `(n, d)`, some at a time."""
     u = np.asarray(u)
     size = part_size(max(u.shape[-1], 1))
-    parts: list[Array] = [f(jnp.asarray(u[i : i + size])) for i in range(0, len(u), size)]
+    parts = [f(jnp.asarray(u[i : i + size])) for i in range(0, len(u), size)]
     return np.concatenate([np.asarray(jax.device_get(p)) for p in parts])

@@ -6,8 +6,8 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
-from msign.inference.models import StageModel, draw
-from msign.problems.inverse import InverseProblem
+from msign.problems.simulator import Simulator
+from msign.variables import Variables, draw
 
 VALUES_AT_ONCE = 2**24  # of fields drawn at a time
 
@@ -16,34 +16,34 @@ class Simulated(NamedTuple):
     """N fields of a model, simulated.
 
     Attributes:
-        s: Their trained variables `(n, m)`.
-        excess: The model's log-density minus log prior `(n,)`.
+        s: Their variables `(n, m)`.
+        log_ratio: The model's log-density minus log prior `(n,)`.
         log_likelihood: `(n,)`.
-        residual: Their whitened residuals `(n, m)`.
+        residual: Their whitened residuals `(n, observations)`.
     """
 
     s: np.ndarray
-    excess: np.ndarray
+    log_ratio: np.ndarray
     log_likelihood: np.ndarray
     residual: np.ndarray
 
     @property
     def log_weights(self) -> np.ndarray:
         """Log q - log p, up to the evidence."""
-        return self.log_likelihood - self.excess
+        return self.log_likelihood - self.log_ratio
 
 
 def simulate(
-    problem: InverseProblem, model: StageModel, scale: int, key: PRNGKeyArray, n: int
+    simulator: Simulator, model: Variables, scale: int, key: PRNGKeyArray, n: int
 ) -> Simulated:
     """Draw n fields and evaluate the forward map on each."""
     parts, size = [], part_size(model.dim)
     for i, start in enumerate(range(0, n, size)):
-        eta = jr.normal(jr.fold_in(key, i), (min(size, n - start), model.dim))
-        u, s, excess = draw(model, eta)
-        found = problem.evaluate(u, scale)
+        noise = jr.normal(jr.fold_in(key, i), (min(size, n - start), model.dim))
+        u, s, log_ratio = draw(model, noise)
+        found = simulator.evaluate(u, scale)
         values = (found.log_likelihood, found.residual)
-        parts.append((np.asarray(s), np.asarray(excess, np.float64), *values))
+        parts.append((np.asarray(s), np.asarray(log_ratio, np.float64), *values))
     return Simulated(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 

@@ -1,214 +1,192 @@
 """One stage of Algorithm 1: from a starting model of scale l to a trained one.
 
-A stage is a sequence of rounds. Each round draws fields from the model as it is, simulates them,
-which at once is a held-out estimate of the model's quality, and then updates the model, either on
-the pool of all fields so far or with fresh fields at every gradient step. What the stage returns
-is the best model by these held-out estimates, never one worse than the start.
+A stage is a sequence of rounds. Each round draws fields from the model as it is and simulates them,
+which at once is a held-out estimate of the model's divergence from the posterior, and then trains
+the model by the stage's method. What the stage returns is the best model by these held-out
+estimates, never one worse than the start.
 """
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import equinox as eqx
 import jax.random as jr
 import numpy as np
 
 from msign.inference.config import FitConfig
-from msign.inference.models import split_trainable
-from msign.inference.objectives import (
-    CentredJeffreys,
-    Objective,
-    PathwiseJeffreys,
-    ScoreJeffreys,
-    SteinObjective,
-    forward_kl,
-    reverse_kl,
-)
-from msign.inference.on_emulator import learn_from_emulator
-from msign.inference.on_fresh import learn_from_fresh
-from msign.inference.on_pool import learn_from_pool, with_fields
-from msign.inference.optimise import optimiser
-from msign.inference.pool import Pool
+from msign.inference.methods import Method, MethodState, Stage
 from msign.inference.simulate import Simulated, simulate
-from msign.inference.state import Plan, StageState
-from msign.problems.inverse import InverseProblem
+from msign.variables import Variables
 from msign.weights import WeightReport, lost_evidence, weight_report
 
-MAX_KHAT = 0.5  # what the finest scale should reach before it stops early
-SPOILED = 3.0  # times the lowest divergence so far, and a nat: a model that bad is given up
-SETBACK = 3  # rounds' worth of smaller steps after that
-SHOWN = 32  # trained variables that are kept of fields drawn, to look for modes
-MIN_SCALE_OF_STEPS = 3  # from this scale on Glow trains on fresh samples by default
-MAX_POOLED = 2  # informed flows of more variables train on an emulator by default,
-MAX_EMULATED = 512  # but not for more observations than these
-
-# How a stage learns: on the pool, on an emulator fitted to it, or on fresh fields at every step.
-Method = Literal["pool", "emulator"] | Objective
+SHOWN = 32  # variables that are kept of fields drawn, to look for modes
+IMPROVED = 0.1  # of the divergence, that counts as progress
+LEAST_RATE = 0.1  # the lowest factor on the learning rate
 
 
-def choose_method(config: FitConfig, problem: InverseProblem, scale: int, size: int) -> Method:
-    """How a stage with so many trained variables learns."""
-    name = config.objective
-    gradient = problem.differentiable
-    if name == "auto" and config.flow == "informed":
-        many = size > MAX_POOLED and len(problem.data) <= MAX_EMULATED
-        name = "emulator" if many else "pool"
-    elif name == "auto":
-        name = "pool" if scale < MIN_SCALE_OF_STEPS else "pathwise" if gradient else "centred"
-    if name in ("pathwise", "stein") and not gradient:
-        raise ValueError(f"objective must not be {name!r}: the forward map has no derivative")
-    made: dict[str, Callable[[], Method]] = {
-        "pool": lambda: "pool",
-        "emulator": lambda: "emulator",
-        "pathwise": PathwiseJeffreys,
-        "centred": CentredJeffreys,
-        "score": ScoreJeffreys,
-        "reverse_kl": lambda: reverse_kl(gradient),
-        "forward_kl": forward_kl,
-        "stein": SteinObjective,
-    }
-    return made[name]()
+class StageState(eqx.Module):
+    """All that changes while a stage runs; what a checkpoint holds.
+
+    Attributes:
+        model: As it is now.
+        best: The model with the lowest held-out divergence so far.
+        memory: What the method remembers.
+        shown: A few variables of the fields by which `best` was chosen.
+        log_weights: Of these fields.
+        divergence: Held-out estimate of `best`.
+        khat: Pareto shape of the weights of `best`.
+        round: Rounds done.
+        stale: Rounds since the last improvement.
+        rate: Factor on the learning rate.
+        done: Whether nothing is left to do.
+    """
+
+    model: Variables
+    best: Variables
+    memory: MethodState
+    shown: np.ndarray
+    log_weights: np.ndarray
+    divergence: float
+    khat: float
+    round: int
+    stale: int
+    rate: float
+    done: bool
 
 
-def initial_state(
-    problem: InverseProblem, config: FitConfig, plan: Plan, method: Method
-) -> StageState:
+def initial_state(stage: Stage, method: Method) -> StageState:
     """A stage before its first round."""
-    core, pooled = plan.model.core, isinstance(method, str)
-    capacity = plan.round_size * config.rounds if pooled else 0
-    observations = len(problem.data) if method == "emulator" else 0
-    pool = Pool.empty(capacity, core.size, config.rounds, observations)
-    trainable, _ = split_trainable(core, config.train == "last")
-    state = () if pooled else optimiser(config, core).init(trainable)
-    shown = np.zeros((plan.round_size, min(core.size, SHOWN)))
-    weights = np.zeros(plan.round_size)
     return StageState(
-        core, core, [core], pool, state, shown, weights, 0.0, 0, np.inf, 0, 0, np.inf, 0.0
+        model=stage.start,
+        best=stage.start,
+        memory=method.init(stage),
+        shown=np.zeros((stage.round_size, min(stage.start.size, SHOWN))),
+        log_weights=np.zeros(stage.round_size),
+        divergence=np.inf,
+        khat=np.inf,
+        round=0,
+        stale=0,
+        rate=1.0,
+        done=False,
     )
 
 
-def run_stage(
-    problem: InverseProblem,
+def train_stage(
+    stage: Stage,
     state: StageState,
-    config: FitConfig,
-    plan: Plan,
     method: Method,
+    config: FitConfig,
     after_round: Callable[[StageState, dict[str, Any]], None],
 ) -> StageState:
     """Rounds until nothing is left to gain, or the stage's share of the budget is used up."""
-    while not _finished(problem, state, config, plan):
-        state, record = _round(problem, state, config, plan, method)
-        after_round(state, record)
+    while not state.done:
+        key = jr.fold_in(stage.key, state.round)
+        drawn = simulate(
+            stage.simulator, state.model, stage.scale, jr.fold_in(key, 0), stage.round_size
+        )
+        bridging = bool(state.memory.target.temperature < 1)
+        memory = method.observe(stage, state.memory, state.model, drawn)
+        report = _reported(drawn, memory)
+        state = _assess(stage, _with(state, memory=memory), drawn, report, config, bridging)
+        failed = _has_failed(state, report, config)
+        if failed:
+            state = _with(state, model=state.best, rate=max(LEAST_RATE, 0.5 * state.rate))
+        loss = np.nan
+        if not state.done:
+            good = memory.target.temperature == 1 and state.divergence < stage.tolerance
+            memory, model, loss = method.update(
+                stage, state.memory, state.model, state.rate, jr.fold_in(key, 1), good
+            )
+            settle = config.settle if memory.target.temperature == 1 else 1.0
+            rate = max(LEAST_RATE, settle * state.rate)
+            state = _with(state, memory=memory, model=model, rate=rate)
+        state = _with(state, round=state.round + 1)
+        after_round(state, _record(stage, state, report, failed, loss))
     return state
 
 
-def _finished(problem: InverseProblem, state: StageState, config: FitConfig, plan: Plan) -> bool:
-    return (
-        _good_enough(problem, state, config, plan)
-        or state.stale > config.patience
-        or state.round >= config.rounds
-        or problem.nfs + plan.round_size > plan.limit
-    )
+def _reported(drawn: Simulated, memory: MethodState) -> WeightReport:
+    """Quality of the model that drew the fields, with the evidence that it lacks."""
+    report, known = weight_report(drawn.log_weights), memory.log_evidence()
+    if known is None:
+        return report
+    return dataclasses.replace(report, lost=lost_evidence(report, *known))
 
 
-def _good_enough(problem: InverseProblem, state: StageState, config: FitConfig, plan: Plan) -> bool:
-    """Nothing left to gain. Coarse stages are stepping stones; the last needs light tails too."""
-    if plan.scale < problem.scales:
-        return state.best_jeffreys < config.tolerance * plan.model.core.size
-    return state.best_jeffreys < config.tolerance and state.khat < MAX_KHAT
-
-
-def _round(
-    problem: InverseProblem,
-    state: StageState,
-    config: FitConfig,
-    plan: Plan,
-    method: Method,
-) -> tuple[StageState, dict[str, Any]]:
-    key = jr.fold_in(plan.key, state.round)
-    model = plan.model.with_core(state.core)
-    drawn = simulate(problem, model, plan.scale, jr.fold_in(key, 0), plan.round_size)
-    report = weight_report(drawn.log_weights)
-    bridging = state.temperature < 1
-    if isinstance(method, str):
-        state = with_fields(state, drawn, config, plan)
-        lost = lost_evidence(report, *state.pool.log_evidence())
-        state = eqx.tree_at(lambda t: t.lost, state, max(lost, state.lost))
-        report = dataclasses.replace(report, lost=lost)
-    finest = plan.scale == problem.scales
-    state = _remember_best(state, drawn, report, config.tolerance, finest, bridging)
-    spoiled = _is_spoiled(state, report)
-    if spoiled:
-        state = _back_to_best(state)
-    last = (
-        _good_enough(problem, state, config, plan)
-        or state.round + 1 >= config.rounds
-        or problem.nfs + plan.round_size > plan.limit
-    )
-    loss = np.nan
-    if not last:
-        if method == "pool":
-            state, loss = learn_from_pool(state, config, key)
-        elif method == "emulator":
-            state, loss = learn_from_emulator(state, config, plan, key)
-        else:
-            state, loss = learn_from_fresh(problem, state, config, plan, method, key)
-    record = {
-        "scale": plan.scale,
-        "round": state.round,
-        "nfs": problem.nfs,
-        "jeffreys": report.judged,
-        "jeffreys_stderr": report.jeffreys_stderr,
-        "ess_fraction": report.ess_fraction,
-        "khat": report.khat,
-        "log_evidence": report.log_evidence,
-        "lost_evidence": report.lost,
-        "temperature": state.temperature,
-        "given_up": spoiled,
-        "loss": float(loss),
-    }
-    return eqx.tree_at(lambda t: t.round, state, state.round + 1), record
-
-
-def _remember_best(
+def _assess(
+    stage: Stage,
     state: StageState,
     drawn: Simulated,
     report: WeightReport,
-    tolerance: float,
-    finest: bool,
+    config: FitConfig,
     bridging: bool,
 ) -> StageState:
-    """The state with its best model brought up to date.
+    """The state with its best model brought up to date, and whether the stage is done.
 
-    Lower divergence is better; evidence that the model has lost adds to it. At the finest scale,
-    among divergences below the tolerance, lighter tails of the weights are.
+    Lower divergence is better. At the finest scale, among divergences below the tolerance, lighter
+    tails of the weights are.
     """
-    floor = tolerance if finest else -np.inf
-    old, new = (max(j, floor) for j in (state.best_jeffreys, report.judged))
+    floor = config.tolerance if stage.finest else -np.inf
+    old, new = (max(j, floor) for j in (state.divergence, report.divergence))
     lighter = new == old and report.khat < state.khat
+    much = not np.isfinite(old) or old - new > IMPROVED * old
+    much = much or (lighter and report.khat < config.max_khat)
     better = new < old or lighter
-    much = not np.isfinite(old) or old - new > 0.1 * old or (lighter and report.khat < MAX_KHAT)
     progress = (better and much) or bridging
-    state = eqx.tree_at(lambda t: t.stale, state, 0 if progress else state.stale + 1)
-    if not better:
-        return state
-    shown = drawn.s[:, :SHOWN].astype(np.float64)
-    best = (state.core, report.judged, report.khat, shown, drawn.log_weights)
-    where = lambda t: (t.best, t.best_jeffreys, t.khat, t.shown, t.log_weights)  # noqa: E731
-    return eqx.tree_at(where, state, best)
+    state = _with(state, stale=0 if progress else state.stale + 1)
+    if better:
+        state = _with(
+            state,
+            best=state.model,
+            divergence=report.divergence,
+            khat=report.khat,
+            shown=drawn.s[:, :SHOWN].astype(np.float64),
+            log_weights=drawn.log_weights,
+        )
+    return _with(state, done=_is_done(stage, state, config))
 
 
-def _is_spoiled(state: StageState, report: WeightReport) -> bool:
+def _is_done(stage: Stage, state: StageState, config: FitConfig) -> bool:
+    """Whether the model is good enough, or no means are left to make it better."""
+    light = state.khat < config.max_khat or not stage.finest
+    return (
+        (state.divergence < stage.tolerance and light)
+        or state.stale > config.patience
+        or state.round + 1 >= stage.rounds
+        or not stage.affords(stage.round_size)
+    )
+
+
+def _has_failed(state: StageState, report: WeightReport, config: FitConfig) -> bool:
     """Whether the last update went wrong, as gradient steps can next to a sharp fold of the model.
 
     Bridges make the divergence rise a little at times, and rejected simulations make it infinite:
     neither counts.
     """
-    jeffreys = report.judged
-    return bool(np.isfinite(jeffreys) and jeffreys > SPOILED * state.best_jeffreys + 1)
+    d = report.divergence
+    return bool(np.isfinite(d) and d > config.give_up * state.divergence + 1)
 
 
-def _back_to_best(state: StageState) -> StageState:
-    """The state with its best model as the current one, and smaller steps from now on."""
-    return eqx.tree_at(lambda t: (t.core, t.settled), state, (state.best, state.settled + SETBACK))
+def _record(
+    stage: Stage, state: StageState, report: WeightReport, failed: bool, loss: float
+) -> dict[str, Any]:
+    """One line of the log."""
+    return {
+        "scale": stage.scale,
+        "round": state.round - 1,
+        "nfs": stage.simulator.nfs,
+        "jeffreys": report.divergence,
+        "jeffreys_stderr": report.jeffreys_stderr,
+        "ess_fraction": report.ess_fraction,
+        "khat": report.khat,
+        "log_evidence": report.log_evidence,
+        "lost_evidence": report.lost,
+        "temperature": float(state.memory.target.temperature),
+        "given_up": failed,
+        "loss": float(loss),
+    }
+
+
+def _with(state: StageState, **changes: Any) -> StageState:
+    return dataclasses.replace(state, **changes)

@@ -46,7 +46,7 @@ def elliptic(
     if noise_seed is not None:
         noise = np.random.default_rng(checks.integer("noise_seed", noise_seed, 0))
         data = data + gamma * noise.normal(size=len(data))
-    problem = InverseProblem(
+    return InverseProblem(
         LaplacePrior((size, size), alpha=0.5, beta=2.0),
         solver.observe,
         data,
@@ -55,10 +55,9 @@ def elliptic(
         forward_and_vjp=solver.observe_and_vjp,
         inflate=inflate,
         name="elliptic",
+        symmetry=mirror,
+        truth=truth(size),
     )
-    problem.symmetry = mirror
-    problem.truth = truth(size)
-    return problem
 
 
 def truth(size: int) -> np.ndarray:

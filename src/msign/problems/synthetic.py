@@ -6,23 +6,32 @@ posterior factorises there: one coordinate u* with density proportional to
 N(u*) exp(-(F(tau_l u*) - y)^2 / 2 gamma^2), all others standard normal.
 """
 
+from collections.abc import Sequence
+
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 from jaxtyping import Array, ArrayLike, PRNGKeyArray
 
 from msign import checks
-from msign.priors import LaplacePrior, SpectralPrior
+from msign.priors import LaplacePrior, Prior, SpectralPrior
 from msign.problems.inverse import InverseProblem
 
 GRID = 200_001
 
 
 class SyntheticReference:
-    """Exact samples, evidence and moments of the synthetic posterior, for evaluation only."""
+    """Exact samples, evidence and moments of the synthetic posterior, for evaluation only.
 
-    def __init__(self, problem: InverseProblem, phi: np.ndarray, gamma: float, tilt: float):
-        self.problem = problem
+    Args:
+        priors: Of all scales, coarse to fine.
+        phi: The measured function on the finest lattice.
+        gamma: Standard deviation of the noise.
+        tilt: F(x) = t^2 + tilt * t.
+    """
+
+    def __init__(self, priors: Sequence[Prior], phi: np.ndarray, gamma: float, tilt: float):
+        self.priors = tuple(priors)
         self.gamma = gamma
         self.tilt = tilt
         self._phi = phi
@@ -31,10 +40,10 @@ class SyntheticReference:
     def _line(self, scale: int) -> tuple[int, float, np.ndarray, np.ndarray, float]:
         """Index of u*, tau_l, a grid on it, the normalised density there, log evidence."""
         if scale not in self._lines:
-            prior = self.problem.priors[scale - 1]
+            prior = self.priors[scale - 1]
             assert isinstance(prior, SpectralPrior)
             phi = jnp.asarray(self._phi)
-            for finer in reversed(self.problem.priors[scale:]):
+            for finer in reversed(self.priors[scale:]):
                 phi = finer.lattice.pool(phi)
             cells = prior.lattice.dim
             # t = (4 / cells) <phi_l, x>, and phi_l is an eigenvector: one coordinate matters.
@@ -54,35 +63,35 @@ class SyntheticReference:
 
     def log_evidence(self, scale: int | None = None) -> float:
         """Log of the integral of prior times exp(-|residual|^2 / 2)."""
-        return self._line(scale or self.problem.scales)[4]
+        return self._line(scale or len(self.priors))[4]
 
     def critical_index(self, scale: int | None = None) -> int:
         """Which whitened coordinate is not standard normal."""
-        return self._line(scale or self.problem.scales)[0]
+        return self._line(scale or len(self.priors))[0]
 
     def critical_values(self, u: ArrayLike, scale: int | None = None) -> np.ndarray:
         """T of fields in whitened coordinates."""
-        index, tau, *_ = self._line(scale or self.problem.scales)
+        index, tau, *_ = self._line(scale or len(self.priors))
         return tau * np.asarray(u)[..., index]
 
     def critical_density(self, t: np.ndarray, scale: int | None = None) -> np.ndarray:
         """Exact posterior density of t."""
-        _, tau, grid, density, _ = self._line(scale or self.problem.scales)
+        _, tau, grid, density, _ = self._line(scale or len(self.priors))
         return np.interp(np.asarray(t) / tau, grid, density) / abs(tau)
 
     def mode_fractions(self, scale: int | None = None) -> tuple[float, float]:
         """Mass of t < 0 and of t > 0 beside the trough between the modes."""
-        _, tau, grid, density, _ = self._line(scale or self.problem.scales)
+        _, tau, grid, density, _ = self._line(scale or len(self.priors))
         trough = -0.5 * self.tilt
         mass = density[(tau * grid) > trough].sum() * (grid[1] - grid[0])
         return 1 - float(mass), float(mass)
 
     def moments(self, scale: int | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Exact mean and standard deviation of every whitened coordinate."""
-        scale = scale or self.problem.scales
+        scale = scale or len(self.priors)
         index, _, grid, density, _ = self._line(scale)
         h = grid[1] - grid[0]
-        mean = np.zeros(self.problem.priors[scale - 1].lattice.dim)
+        mean = np.zeros(self.priors[scale - 1].lattice.dim)
         std = np.ones_like(mean)
         mean[index] = (grid * density).sum() * h
         std[index] = np.sqrt(((grid - mean[index]) ** 2 * density).sum() * h)
@@ -90,7 +99,7 @@ class SyntheticReference:
 
     def prior_jeffreys(self, scale: int | None = None) -> float:
         """Jeffreys divergence between prior and posterior, by quadrature."""
-        scale = scale or self.problem.scales
+        scale = scale or len(self.priors)
         _, tau, grid, density, _ = self._line(scale)
         normal = np.exp(-0.5 * grid**2) / np.sqrt(2 * np.pi)
         ratio = self._log_likelihood(tau * grid)  # log posterior / prior, up to a constant
@@ -102,11 +111,11 @@ class SyntheticReference:
         Both differ from the prior through one coordinate each, that of the coarse and that of the
         fine critical mode; under the prior these two are normal with a known correlation.
         """
-        scale = scale or self.problem.scales
+        scale = scale or len(self.priors)
         if scale == 1:
             return self.prior_jeffreys(1)
         coarse, fine = self._line(scale - 1), self._line(scale)
-        prior = self.problem.priors[scale - 1]
+        prior = self.priors[scale - 1]
         unit = jnp.zeros(prior.lattice.dim).at[coarse[0]].set(1.0)
         correlation = float(prior.rotation().transform(unit)[fine[0]])
         points, weights = np.polynomial.hermite_e.hermegauss(64)
@@ -126,12 +135,12 @@ class SyntheticReference:
 
     def sample(self, key: PRNGKeyArray, n: int, scale: int | None = None) -> Array:
         """Exact posterior samples in whitened coordinates `(n, d_l)`."""
-        scale = scale or self.problem.scales
+        scale = scale or len(self.priors)
         index, _, grid, density, _ = self._line(scale)
         cdf = np.concatenate([[0.0], np.cumsum(0.5 * (density[1:] + density[:-1]))])
         cdf /= cdf[-1]
         rank = np.asarray(jr.uniform(jr.fold_in(key, 1), (n,)), np.float64)
-        u = jr.normal(jr.fold_in(key, 0), (n, self.problem.priors[scale - 1].lattice.dim))
+        u = jr.normal(jr.fold_in(key, 0), (n, self.priors[scale - 1].lattice.dim))
         return u.at[:, index].set(jnp.asarray(np.interp(rank, cdf, grid)))
 
 
@@ -168,14 +177,19 @@ def synthetic(
         t = np.einsum("nij,ij->n", np.asarray(x), weights)
         return (t**2 + tilt * t)[:, None]
 
-    problem = InverseProblem(
+    scales = int(size).bit_length() - 1
+    return InverseProblem(
         prior,
         numpy_forward if black_box else forward,
         data=[1.0],
         noise_std=checks.positive("gamma", gamma),
+        scales=scales,
         name="synthetic",
+        reference=SyntheticReference(prior.hierarchy(scales), phi, gamma, tilt),
+        symmetry=negative if tilt == 0 else None,
     )
-    problem.reference = SyntheticReference(problem, phi, gamma, tilt)
-    if tilt == 0:
-        problem.symmetry = lambda x: -np.asarray(x)
-    return problem
+
+
+def negative(x: ArrayLike) -> np.ndarray:
+    """The field with its sign changed, under which the posterior does not change."""
+    return -np.asarray(x)

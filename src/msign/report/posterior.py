@@ -39,9 +39,9 @@ def learning_curve(records: list[dict[str, Any]]) -> Figure:
 
 
 def sample_grid(posterior: Posterior, columns: int = 5, seed: int = 0) -> Figure:
-    """Fields of every trained scale, one row each."""
-    scales = posterior.scales
-    fields = [posterior.at_scale(l).sample(columns, seed) for l in scales]
+    """The same samples at every scale, one row each: coarse fields and what becomes of them."""
+    scales = list(range(1, posterior.scale + 1))
+    fields = [posterior.sample(columns, seed, scale=l) for l in scales]
     ndim = posterior.problem.prior.lattice.ndim
     height = 1.6 if ndim > 1 else 1.0
     figure = Figure(figsize=(1.6 * columns + 0.8, height * len(scales)), layout="constrained")
@@ -77,7 +77,7 @@ def marginal(posterior: Posterior, n: int = 20_000, seed: int = 0) -> Figure:
     if reference is not None:
         t, name = reference.critical_values(u), "t along the critical direction"
     else:
-        s = np.asarray(posterior.model.reduce(jnp.asarray(u)))
+        s = np.asarray(posterior.variables.reduce(jnp.asarray(u)))
         t, name = s[:, 0], "whitened coordinate along the most informed direction"
     grid = np.linspace(t.min() - 0.1 * np.ptp(t), t.max() + 0.1 * np.ptp(t), 600)
     axes.hist(t, bins=100, density=True, alpha=0.5, label="msign samples")

@@ -3,20 +3,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from helpers import seeded
 from msign.problems.fem import EllipticSolver
 from problems.fem import fem_reference as reference
 
 
-@pytest.fixture(autouse=True)
-def _double_precision():
-    before = jax.config.jax_enable_x64
-    jax.config.update("jax_enable_x64", True)
-    yield
-    jax.config.update("jax_enable_x64", before)
+def relative(a: np.ndarray, b: np.ndarray) -> float:
+    return float(np.abs(a - b).max() / np.abs(b).max())
 
 
 def make(size: int, m: int = 3) -> tuple[EllipticSolver, np.ndarray]:
-    weights = np.random.default_rng(0).normal(size=(m, size, size))
+    weights = np.random.default_rng(seeded(0)).normal(size=(m, size, size))
     return EllipticSolver(size, reference.four_wells, weights), weights
 
 
@@ -40,20 +37,20 @@ def dense_observe(size: int, weights: np.ndarray):
 def test_vjp_agrees_with_automatic_differentiation():
     size = 9
     solver, weights = make(size)
-    rng = np.random.default_rng(1)
+    rng = np.random.default_rng(seeded(1))
     x, cotangent = rng.normal(size=(5, size, size)), rng.normal(size=(5, 3))
     dense = jax.jit(dense_observe(size, weights))
     pull = jax.jit(jax.grad(lambda x, cotangent: dense(x) @ cotangent))
     observed, gradient = solver.observe_and_vjp(x, cotangent)
     for k in range(5):
-        np.testing.assert_allclose(observed[k], dense(x[k]), rtol=1e-11, atol=1e-12)
-        np.testing.assert_allclose(gradient[k], pull(x[k], cotangent[k]), rtol=1e-9, atol=1e-12)
+        assert relative(observed[k], dense(x[k])) < 1e-10
+        assert relative(gradient[k], pull(x[k], cotangent[k])) < 1e-10
 
 
 @pytest.mark.parametrize("size", [16, 64])
 def test_vjp_agrees_with_finite_differences(size):
     solver, _ = make(size)
-    rng = np.random.default_rng(2)
+    rng = np.random.default_rng(seeded(2))
     x, cotangent = rng.normal(size=(size, size)), rng.normal(size=3)
     gradient = solver.vjp(x, cotangent)
     step = 1e-4
@@ -68,7 +65,7 @@ def test_vjp_agrees_with_finite_differences(size):
 def test_cotangent_as_a_function_of_the_observations():
     size = 16
     solver, _ = make(size)
-    rng = np.random.default_rng(3)
+    rng = np.random.default_rng(seeded(3))
     x, data = rng.normal(size=(101, size, size)), rng.normal(size=(101, 3))
     seen = []
 

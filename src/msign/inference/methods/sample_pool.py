@@ -5,25 +5,26 @@ one sample of the mixture of these proposals (the balance heuristic), whose dens
 is kept up to date as proposals are added.
 """
 
+from collections.abc import Sequence
+
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
-from msign.inference.models import Core, excess_all
-from msign.inference.objectives import MAX_LOG_RATIO
+from msign.inference.methods.objectives import MAX_LOG_RATIO
+from msign.inference.target import Tempered
+from msign.variables import Variables, log_ratio
 from msign.weights import highest_power, normalised, weight_report
 
-PICKED = 0.1  # of a minibatch is drawn by what fields add to the divergence,
-MOST = 0.01  # none of them more often than this, of what is so drawn
 
-
-class Pool(eqx.Module):
+class SamplePool(eqx.Module):
     """Evaluated fields in arrays of fixed capacity, so that compiled code sees one shape.
 
     Attributes:
-        s: Trained variables `(capacity, m)`.
+        s: Variables `(capacity, m)`.
         log_likelihood: `(capacity,)`.
-        excess: Excess of each proposal at each field `(proposals, capacity)`.
+        log_ratio: Log-density of each proposal minus log prior at each field
+            `(proposals, capacity)`; the first proposal is the start of the stage.
         residual: Whitened residuals `(capacity, m)` for an emulator (else `(capacity, 0)`).
         counts: Fields drawn from each proposal `(proposals,)`.
         size: Fields in the pool.
@@ -31,13 +32,13 @@ class Pool(eqx.Module):
 
     s: np.ndarray
     log_likelihood: np.ndarray
-    excess: np.ndarray
+    log_ratio: np.ndarray
     residual: np.ndarray
     counts: np.ndarray
     size: int
 
     @classmethod
-    def empty(cls, capacity: int, m: int, proposals: int, observations: int = 0) -> "Pool":
+    def empty(cls, capacity: int, m: int, proposals: int, observations: int = 0) -> "SamplePool":
         """A pool with room for so many fields of m variables, proposals and residuals."""
         return cls(
             np.zeros((capacity, m)),
@@ -52,33 +53,31 @@ class Pool(eqx.Module):
         self,
         s: np.ndarray,
         log_likelihood: np.ndarray,
-        proposals: list[Core],
+        proposals: Sequence[Variables],
         residual: np.ndarray | None = None,
-    ) -> "Pool":
+    ) -> "SamplePool":
         """The pool with fields drawn from the last of `proposals` added, always as many."""
         n, start = len(s), self.size
-        stop = start + n
-        new_s, values = self.s.copy(), self.log_likelihood.copy()
-        excess, counts = self.excess.copy(), self.counts.copy()
-        residuals = self.residual.copy()
-        new_s[start:stop] = s
-        values[start:stop] = log_likelihood
+        stop, last = start + n, len(proposals) - 1
+        names = ("s", "log_likelihood", "log_ratio", "residual", "counts")
+        new = SamplePool(**{name: getattr(self, name).copy() for name in names}, size=stop)
+        new.s[start:stop] = s
+        new.log_likelihood[start:stop] = log_likelihood
         if self.residual.shape[1] and residual is not None:
-            residuals[start:stop] = residual
+            new.residual[start:stop] = residual
         for i, proposal in enumerate(proposals[:-1]):
-            excess[i, start:stop] = np.asarray(excess_all(proposal, jnp.asarray(s)))
-        last = len(proposals) - 1
+            new.log_ratio[i, start:stop] = np.asarray(log_ratio(proposal, jnp.asarray(s)))
         for a in range(0, stop, n):  # pieces of one size, so that they are compiled once
-            piece = jnp.asarray(new_s[a : a + n])
-            excess[last, a : a + n] = np.asarray(excess_all(proposals[-1], piece))
-        counts[last] = n
-        return Pool(new_s, values, excess, residuals, counts, stop)
+            piece = jnp.asarray(new.s[a : a + n])
+            new.log_ratio[last, a : a + n] = np.asarray(log_ratio(proposals[-1], piece))
+        new.counts[last] = n
+        return new
 
     def mixture(self) -> np.ndarray:
         """Log-density of the mixture minus log prior; infinite where the pool is empty."""
         used = self.counts > 0
         shares = np.log(self.counts[used] / self.size)[:, None]
-        log_mixture = np.logaddexp.reduce(self.excess[used] + shares, axis=0)
+        log_mixture = np.logaddexp.reduce(self.log_ratio[used] + shares, axis=0)
         log_mixture[self.size :] = np.inf
         return log_mixture
 
@@ -90,16 +89,21 @@ class Pool(eqx.Module):
         report = weight_report(self.log_likelihood[: self.size] - self.mixture()[: self.size])
         return report.log_evidence, report.log_evidence_stderr
 
-    def bridged(self, temperature: float) -> np.ndarray:
-        """Log-target minus log prior on the bridge: (1 - T) first proposal + T posterior."""
-        values = temperature * self.log_likelihood
-        return values + (1 - temperature) * self.excess[0] if temperature < 1 else values
+    def weights(self, target: Tempered) -> np.ndarray:
+        """Log-weights of a target at the fields, up to a constant `(size,)`."""
+        n = self.size
+        return target.log_ratio(self.log_likelihood[:n], self.log_ratio[0, :n]) - self.mixture()[:n]
 
-    def target(self, temperature: float) -> np.ndarray:
-        """`bridged`, normalised: by the pool's own estimate its integral is one."""
-        values, n = self.bridged(temperature), self.size
-        mean = np.logaddexp.reduce(values[:n] - self.mixture()[:n]) - np.log(n)
-        return values - mean
+    def normalised(self, target: Tempered) -> np.ndarray:
+        """Log target - log prior `(capacity,)`: by the pool's own estimate its integral is one."""
+        mean = np.logaddexp.reduce(self.weights(target)) - np.log(self.size)
+        return target.log_ratio(self.log_likelihood, self.log_ratio[0]) - mean
+
+    def raised(self, target: Tempered, effective: float) -> Tempered:
+        """The target at the highest temperature at which its weights are worth so many fields."""
+        n = self.size
+        values = self.log_likelihood[:n], self.log_ratio[0, :n]
+        return target.raised(*values, self.mixture()[:n], effective)
 
     def flattened(self, effective: float) -> np.ndarray:
         """Log-weights of a power of the posterior, the lowest that is worth `effective` samples."""
@@ -114,7 +118,7 @@ class Pool(eqx.Module):
         """The same chance for each field."""
         return np.where(np.arange(len(self.s)) < self.size, 1 / self.size, 0.0)
 
-    def chances(self, target: np.ndarray) -> np.ndarray:
+    def chances(self, target: np.ndarray, picked: float) -> np.ndarray:
         """Chances of the fields to be drawn: most alike, some by what they add to the divergence.
 
         Of the latest proposal from the target. So the few fields where it is far off, strays
@@ -122,17 +126,11 @@ class Pool(eqx.Module):
         """
         n, latest = self.size, np.flatnonzero(self.counts)[-1]
         mixture = self.mixture()[:n]
-        v, w = (normalised(a[:n] - mixture) for a in (self.excess[latest], target))
+        v, w = (normalised(a[:n] - mixture) for a in (self.log_ratio[latest], target))
         with np.errstate(divide="ignore"):
             ratio = np.clip(np.log(v) - np.log(w), -MAX_LOG_RATIO, MAX_LOG_RATIO)
         added = np.where(v == w, 0.0, (v - w) * ratio)
-        added = np.minimum(added, MOST * added.sum())
         chances = self.uniform()
         if added.sum() > 0:
-            chances[:n] = (1 - PICKED) * chances[:n] + PICKED * added / added.sum()
+            chances[:n] = (1 - picked) * chances[:n] + picked * added / added.sum()
         return chances
-
-    def highest_temperature(self, effective: float, lowest: float) -> float:
-        """The largest T, at least `lowest`, at which the weights are worth `effective` samples."""
-        mixture = self.mixture()[: self.size]
-        return highest_power(lambda t: self.bridged(t)[: self.size] - mixture, effective, lowest)

@@ -7,7 +7,11 @@ eigenvalues in nats, which is how the rank is chosen.
 
 from typing import NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+
+from msign.priors import Prior
 
 
 class Subspace(NamedTuple):
@@ -40,9 +44,14 @@ def subspace_from_gradients(
 def align(basis: np.ndarray, lifted: np.ndarray) -> np.ndarray:
     """The basis rotated so that its first columns come closest to `lifted` (Procrustes).
 
-    A flow trained along `lifted` can then be carried over. The other columns keep their order.
+    A flow trained along `lifted` can then be carried over. The other columns keep their order. A
+    basis of fewer columns than `lifted` is extended by what it lacks of these.
     """
     r, old = basis.shape[1], lifted.shape[1]
+    if r < old:
+        rest = lifted - basis @ (basis.T @ lifted)
+        basis = np.concatenate([basis, np.linalg.svd(rest)[0][:, : old - r]], 1)
+        r = old
     left, _, right = np.linalg.svd(basis.T @ lifted, full_matrices=False)
     first = basis @ (left @ right)
     if r == old:
@@ -97,3 +106,10 @@ def gradients_by_regression(s: np.ndarray, rest: np.ndarray, residuals: np.ndarr
     slopes = slopes.reshape(residuals.shape[1], r + 1, -1)
     gradient_rest = -np.einsum("nm,nq,mqd->nd", residuals, weights, slopes, optimize=True)
     return np.concatenate([gradient_s, gradient_rest], 1)
+
+
+def lift_directions(prior: Prior, basis: np.ndarray) -> np.ndarray:
+    """Directions of the next coarser scale's whitened space, in that of `prior`."""
+    d = prior.lattice.dim
+    padded = np.concatenate([basis.T, np.zeros((basis.shape[1], d - basis.shape[0]))], 1)
+    return np.asarray(jax.vmap(prior.rotation().transform)(jnp.asarray(padded)).T, np.float64)

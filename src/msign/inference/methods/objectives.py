@@ -1,9 +1,9 @@
 """Training objectives: small callables, apart from the loop that runs them.
 
-Each takes a core (see `models`) and a batch of evaluated fields and returns a scalar whose
-gradient with respect to the core is the estimator. All work with excesses, log p - log prior, and
-log-likelihoods, so that no normalising constant is needed: for a field drawn from p, log p/q =
-excess - log-likelihood + log Z.
+Each takes a model (`Variables`) and a batch of evaluated fields and returns a scalar whose gradient
+with respect to the model is the estimator. All work with log p - log prior and log-likelihoods, so
+that no normalising constant is needed: for a field drawn from p, log p/q = (log p - log prior) -
+log-likelihood + log Z.
 
 Notation: l_i = log p/q of the model's own samples, centred where the constant matters; w_i
 self-normalised importance weights of the target, summing to one.
@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from msign.inference.models import Core
+from msign.variables import Variables
 
 MAX_LOG_RATIO = 50.0  # log-ratios are clipped here: beyond it a sample says "elsewhere" already
 
@@ -29,27 +29,27 @@ class Batch(NamedTuple):
         z: Noise of the model's own samples `(n, m)`.
         s: Their trained variables `(n, m)`.
         target: Their log-target minus log prior (bridged log-likelihood) `(n,)`.
-        slope: Gradient of `target` with respect to s `(n, m)`.
+        score: Gradient of `target` with respect to s `(n, m)`.
         proposal_s: Trained variables of samples of the proposal q~ `(k, m)`.
         proposal_target: Their log-target minus log prior `(k,)`.
-        proposal_excess: Their log-proposal minus log prior `(k,)`.
+        proposal_log_ratio: Their log-proposal minus log prior `(k,)`.
     """
 
     z: Array
     s: Array
     target: Array
-    slope: Array | None = None
+    score: Array | None = None
     proposal_s: Array | None = None
     proposal_target: Array | None = None
-    proposal_excess: Array | None = None
+    proposal_log_ratio: Array | None = None
 
 
 class Objective(Protocol):
     """What the loop needs to know of an objective: the samples it uses, and how to call it."""
 
     @property
-    def uses_gradient(self) -> bool:
-        """Whether it needs the slope of the target."""
+    def uses_score(self) -> bool:
+        """Whether it needs the score of the target."""
         ...
 
     @property
@@ -57,7 +57,7 @@ class Objective(Protocol):
         """Whether it needs samples of the proposal."""
         ...
 
-    def __call__(self, core: Core, batch: Batch) -> Array:
+    def __call__(self, model: Variables, batch: Batch) -> Array:
         """A scalar whose gradient is the estimator."""
         ...
 
@@ -71,23 +71,23 @@ class ScoreJeffreys:
 
     reverse: float = 1.0
     forward: float = 1.0
-    uses_gradient: bool = False
+    uses_score: bool = False
 
     @property
     def uses_proposal(self) -> bool:
         return self.forward > 0
 
-    def __call__(self, core: Core, batch: Batch) -> Array:
+    def __call__(self, model: Variables, batch: Batch) -> Array:
         loss = jnp.zeros(())
         if self.reverse:
-            excess = _excess(core, batch.s)
-            ratio = jax.lax.stop_gradient(_clip(excess - batch.target))
-            loss += self.reverse * jnp.mean((1 + ratio) * excess)
+            log_p = _log_ratio(model, batch.s)
+            ratio = jax.lax.stop_gradient(_clip(log_p - batch.target))
+            loss += self.reverse * jnp.mean((1 + ratio) * log_p)
         if self.forward:
             assert batch.proposal_s is not None
-            assert batch.proposal_target is not None and batch.proposal_excess is not None
-            weights = jax.nn.softmax(batch.proposal_target - batch.proposal_excess)
-            loss -= self.forward * jnp.sum(weights * _excess(core, batch.proposal_s))
+            assert batch.proposal_target is not None and batch.proposal_log_ratio is not None
+            weights = jax.nn.softmax(batch.proposal_target - batch.proposal_log_ratio)
+            loss -= self.forward * jnp.sum(weights * _log_ratio(model, batch.proposal_s))
         return loss
 
 
@@ -101,16 +101,16 @@ class CentredJeffreys:
 
     reverse: float = 1.0
     forward: float = 1.0
-    uses_gradient: bool = False
+    uses_score: bool = False
     uses_proposal: bool = False
 
-    def __call__(self, core: Core, batch: Batch) -> Array:
-        excess = _excess(core, batch.s)
-        ratio = jax.lax.stop_gradient(_clip(excess - batch.target))
+    def __call__(self, model: Variables, batch: Batch) -> Array:
+        log_p = _log_ratio(model, batch.s)
+        ratio = jax.lax.stop_gradient(_clip(log_p - batch.target))
         n = len(ratio)
         centred = (ratio - ratio.mean()) * (n / max(n - 1, 1))
         weights = n * jax.nn.softmax(-ratio)
-        return jnp.mean((self.reverse * centred - self.forward * (weights - 1)) * excess)
+        return jnp.mean((self.reverse * centred - self.forward * (weights - 1)) * log_p)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,22 +127,22 @@ class PathwiseJeffreys:
     forward: float = 1.0
     max_weight: float = 10.0
     max_pull: float = 100.0
-    uses_gradient: bool = True
+    uses_score: bool = True
     uses_proposal: bool = False
 
-    def __call__(self, core: Core, batch: Batch) -> Array:
-        assert batch.slope is not None
-        dynamic, static = eqx.partition(core, eqx.is_inexact_array)
+    def __call__(self, model: Variables, batch: Batch) -> Array:
+        assert batch.score is not None
+        dynamic, static = eqx.partition(model, eqx.is_inexact_array)
         fixed = eqx.combine(jax.lax.stop_gradient(dynamic), static)
-        value_and_slope = jax.vmap(jax.value_and_grad(lambda s: fixed.backward(s)[1]))
-        excess, slope = value_and_slope(batch.s)
-        weights = len(excess) * jax.nn.softmax(-_clip(excess - batch.target))
+        value_and_score = jax.vmap(jax.value_and_grad(lambda s: fixed.backward(s)[1]))
+        log_p, score = value_and_score(batch.s)
+        weights = len(log_p) * jax.nn.softmax(-_clip(log_p - batch.target))
         factor = self.reverse + self.forward * jnp.minimum(weights, self.max_weight)
-        direction = factor[:, None] * (slope - batch.slope)
+        direction = factor[:, None] * (score - batch.score)
         length = jnp.linalg.norm(direction, axis=-1, keepdims=True)
         limit = self.max_pull * jnp.median(length)
         direction = jax.lax.stop_gradient(direction * jnp.minimum(1, limit / (length + 1e-30)))
-        moved = jax.vmap(lambda z: core.forward(z)[0])(batch.z)
+        moved = jax.vmap(lambda z: model.forward(z)[0])(batch.z)
         return jnp.mean(jnp.sum(direction * moved, -1))
 
 
@@ -153,14 +153,14 @@ class SteinObjective:
     Radial basis kernel with the median heuristic, on the trained variables.
     """
 
-    uses_gradient: bool = True
+    uses_score: bool = True
     uses_proposal: bool = False
 
-    def __call__(self, core: Core, batch: Batch) -> Array:
-        assert batch.slope is not None
-        score = batch.slope - batch.s  # of the target itself: the prior is standard normal here
+    def __call__(self, model: Variables, batch: Batch) -> Array:
+        assert batch.score is not None
+        score = batch.score - batch.s  # of the target itself: the prior is standard normal here
         direction = jax.lax.stop_gradient(stein_direction(batch.s, score))
-        moved = jax.vmap(lambda z: core.forward(z)[0])(batch.z)
+        moved = jax.vmap(lambda z: model.forward(z)[0])(batch.z)
         return -jnp.mean(jnp.sum(direction * moved, -1))
 
 
@@ -189,7 +189,7 @@ def kernelised_stein_discrepancy(s: Array, score: Array) -> Array:
 
 
 def pool_jeffreys(
-    excess: Array,
+    log_p: Array,
     target: Array,
     mixture: Array,
     reverse: float = 1.0,
@@ -204,13 +204,13 @@ def pool_jeffreys(
     with `mixture = inf` do not count. Log-ratios are clipped at +-`clip`.
     """
     used = jnp.isfinite(mixture)
-    log_v = jax.nn.log_softmax(jnp.where(used, excess - mixture, -jnp.inf))
+    log_v = jax.nn.log_softmax(jnp.where(used, log_p - mixture, -jnp.inf))
     log_w = jax.nn.log_softmax(jnp.where(used, target - mixture, -jnp.inf))
     ratio = jnp.where(used, _clip(log_v - log_w, clip), 0.0)
     return jnp.sum((reverse * jnp.exp(log_v) - forward * jnp.exp(log_w)) * ratio)
 
 
-def pool_divergence(excess: Array, target: Array, mixture: Array) -> Array:
+def pool_divergence(log_p: Array, target: Array, mixture: Array) -> Array:
     """What is minimised on a pool: `pool_jeffreys`, and what the model's mass on the pool lacks.
 
     Self-normalised weights do not see mass that has left the pool: a model with next to none of
@@ -222,12 +222,12 @@ def pool_divergence(excess: Array, target: Array, mixture: Array) -> Array:
     def log_mass(density: Array) -> Array:
         return jax.nn.logsumexp(jnp.where(jnp.isfinite(mixture), density - mixture, -jnp.inf))
 
-    lack = jnp.maximum(0.0, log_mass(target) - log_mass(excess) - jnp.log(2.0))
-    return pool_jeffreys(excess, target, mixture) + 2 * lack
+    lack = jnp.maximum(0.0, log_mass(target) - log_mass(log_p) - jnp.log(2.0))
+    return pool_jeffreys(log_p, target, mixture) + 2 * lack
 
 
 def pool_variance(
-    excess: Array, target: Array, log_weights: Array, clip: float = MAX_LOG_RATIO
+    log_p: Array, target: Array, log_weights: Array, clip: float = MAX_LOG_RATIO
 ) -> Array:
     """Variance of log p - log q over weighted fields, zero where p = q whatever the weights.
 
@@ -237,7 +237,7 @@ def pool_variance(
     """
     used = jnp.isfinite(log_weights)
     weights = jax.nn.softmax(log_weights)
-    ratio = jnp.where(used, excess - target, 0.0)
+    ratio = jnp.where(used, log_p - target, 0.0)
     centred = _clip(ratio - jnp.sum(weights * ratio), clip)
     return jnp.sum(weights * centred**2)
 
@@ -252,8 +252,8 @@ def forward_kl() -> Objective:
     return ScoreJeffreys(reverse=0.0)
 
 
-def _excess(core: Core, s: Array) -> Array:
-    return jax.vmap(lambda s: core.backward(s)[1])(s)
+def _log_ratio(model: Variables, s: Array) -> Array:
+    return jax.vmap(lambda s: model.backward(s)[1])(s)
 
 
 def _clip(log_ratio: Array, limit: float = MAX_LOG_RATIO) -> Array:

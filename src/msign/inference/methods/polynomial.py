@@ -21,15 +21,11 @@ from jaxtyping import Array
 
 from msign.weights import highest_power, normalised
 
-CUBIC = 12  # cubic terms in so many leading variables at most
-LEAST_ROWS = 3  # fields for each term of the polynomial, or it is given fewer terms
-MOST_ROWS = 6  # the latest so many fields for each term are fitted,
-ROWS = 10_000  # or so many where that is more
-WORTH = 0.2  # weights are tempered until they are worth this fraction of the fields
-RIDGE = 1e-6  # relative to the mean square of the terms
+LATEST = 10_000  # fields are fitted at most, or twice as many as the terms need: early ones are far
+RIDGE = 1e-6  # relative to the mean square of the terms, as small as single precision allows
 
 
-class Emulator(eqx.Module):
+class Polynomial(eqx.Module):
     """Residuals as polynomials: quadratic in all r variables, cubic in the leading ones.
 
     Of standardised variables x = (s - centre) / spread. Tensors are symmetric in the variables, so
@@ -64,7 +60,7 @@ class Emulator(eqx.Module):
         """Residuals `(m,)` and their derivatives `(m, r)`."""
         x = (s - self.centre) / self.spread
         m, r = self.linear.shape
-        k = _leading(r)
+        k = self.cubic.shape[1] // m
         head = x[:k]
         second = (x @ self.quadratic).reshape(m, r)
         third = ((head[:, None] * head).reshape(-1) @ self.cubic).reshape(m, k)
@@ -82,10 +78,9 @@ class Terms(NamedTuple):
     triples: np.ndarray
 
     @classmethod
-    def of(cls, rank: int, fields: int) -> "Terms":
-        """As many terms as so many fields can tell: cubic ones go first, then quadratic ones."""
-        most = fields // LEAST_ROWS
-        terms = cls(rank, _ordered(rank, 2), _ordered(_leading(rank), 3))
+    def of(cls, rank: int, cubic: int, most: int) -> "Terms":
+        """At most so many terms: cubic ones, in the leading variables, go first, then quadratic."""
+        terms = cls(rank, _ordered(rank, 2), _ordered(min(rank, cubic), 3))
         if len(terms) > most:
             few = max(0, min(rank, int(np.sqrt(2 * max(0, most - rank - 1)) - 0.5)))
             terms = cls(rank, _ordered(few, 2), np.zeros((0, 3), int))
@@ -104,20 +99,31 @@ class Terms(NamedTuple):
         )
 
 
-def fit_emulator(s: np.ndarray, residual: np.ndarray, log_weights: np.ndarray) -> Emulator:
+def fit_polynomial(
+    s: np.ndarray,
+    residual: np.ndarray,
+    log_weights: np.ndarray,
+    cubic: int = 12,
+    rows_per_term: int = 3,
+    worth: float = 0.2,
+) -> Polynomial:
     """Weighted least squares.
 
     Args:
-        s: Trained variables `(n, r)` of simulated fields, the latest last.
+        s: Variables `(n, r)` of simulated fields, the latest last.
         residual: Their whitened residuals `(n, m)`.
         log_weights: Of the fields `(n,)`: how the target's density relates to what drew them. They
             are tempered, by a power below one, where they are worth too few fields.
+        cubic: Cubic terms in so many leading variables at most.
+        rows_per_term: Fields for each term of the polynomial, or it is given fewer terms.
+        worth: Fraction of the fields that tempered weights are worth.
     """
-    terms = Terms.of(s.shape[1], len(s))
-    last = slice(max(0, len(s) - max(ROWS, MOST_ROWS * len(terms))), None)
-    worth = max(LEAST_ROWS * len(terms), WORTH * len(s[last]))
-    weights = tempered(log_weights[last], worth)
-    return _least_squares(terms, s[last].astype(float), residual[last].astype(float), weights)
+    terms = Terms.of(s.shape[1], cubic, len(s) // rows_per_term)
+    needed = rows_per_term * len(terms)
+    last = slice(max(0, len(s) - max(LATEST, 2 * needed)), None)
+    weights = tempered(log_weights[last], max(needed, worth * len(s[last])))
+    arrays = s[last].astype(float), residual[last].astype(float), weights
+    return _least_squares(terms, min(s.shape[1], cubic), *arrays)
 
 
 def tempered(log_weights: np.ndarray, worth: float) -> np.ndarray:
@@ -127,8 +133,8 @@ def tempered(log_weights: np.ndarray, worth: float) -> np.ndarray:
 
 
 def _least_squares(
-    terms: Terms, s: np.ndarray, residual: np.ndarray, weights: np.ndarray
-) -> Emulator:
+    terms: Terms, k: int, s: np.ndarray, residual: np.ndarray, weights: np.ndarray
+) -> Polynomial:
     r, m = s.shape[1], residual.shape[1]
     centre = weights @ s
     spread = np.sqrt(weights @ (s - centre) ** 2) + 1e-12
@@ -148,7 +154,6 @@ def _least_squares(
     coefficients = coefficients @ whiten.T
     ends = np.cumsum([1, r, len(terms.pairs)])
     constant, linear, pairs, triples = np.split(coefficients, ends)
-    k = _leading(r)
     arrays = (
         centre,
         spread,
@@ -157,7 +162,7 @@ def _least_squares(
         _symmetric(r, terms.pairs, pairs).transpose(0, 2, 1).reshape(r, m * r),
         _symmetric(k, terms.triples, triples).transpose(0, 1, 3, 2).reshape(k * k, m * k),
     )
-    return Emulator(*(jnp.asarray(a, float) for a in arrays))
+    return Polynomial(*(jnp.asarray(a, float) for a in arrays))
 
 
 def _symmetric(variables: int, index: np.ndarray, coefficients: np.ndarray) -> np.ndarray:
@@ -175,7 +180,3 @@ def _ordered(variables: int, degree: int) -> np.ndarray:
     grid = np.stack(np.meshgrid(*[np.arange(variables)] * degree, indexing="ij"), -1)
     grid = grid.reshape(-1, degree)
     return grid[np.all(np.diff(grid, axis=1) >= 0, axis=1)]
-
-
-def _leading(rank: int) -> int:
-    return min(rank, CUBIC)

@@ -1,0 +1,66 @@
+"""What a kind of flow is: the contract between `fit` and what may stand at a scale of the network.
+
+A kind is a frozen dataclass of its own options. It says with which F_l a stage starts, and how F_l
+is built again from a description when a run is read.
+"""
+
+import dataclasses
+from abc import abstractmethod
+from typing import Any, NamedTuple
+
+from flowjax.bijections import AbstractBijection
+from jaxtyping import PRNGKeyArray
+
+from msign.network import MsIGN
+from msign.problems.simulator import Simulator
+
+
+class Start(NamedTuple):
+    """What a kind of flow may use to start a stage.
+
+    Attributes:
+        network: As the stage before left it: F_l and all finer flows are the identity.
+        scale: l.
+        simulator: That evaluates fields.
+        allowance: Simulations that may be spent on the start.
+        train: `all` flows up to the scale are trained, or the `last` one.
+        key: Random key.
+    """
+
+    network: MsIGN
+    scale: int
+    simulator: Simulator
+    allowance: int
+    train: str
+    key: PRNGKeyArray
+
+
+@dataclasses.dataclass(frozen=True)
+class FlowKind:
+    """A kind of flow F_l with its options."""
+
+    @abstractmethod
+    def start(self, given: Start) -> AbstractBijection:
+        """F_l at the start of its stage: what comes from coarser scales becomes q~_l."""
+
+    @abstractmethod
+    def learning_rate(self, network: MsIGN, scale: int, train: str) -> float:
+        """The highest learning rate of Adam that the trained flows bear."""
+
+    @abstractmethod
+    def describe(self, flow: AbstractBijection) -> Any:
+        """What `like` needs to build the flow again, as plain JSON values."""
+
+    @abstractmethod
+    def like(self, network: MsIGN, scale: int, description: Any) -> AbstractBijection:
+        """A flow of the described structure; its weights do not matter."""
+
+    @property
+    def few_variables(self) -> bool:
+        """Whether a network of such flows moves a few variables only."""
+        return False
+
+    @property
+    def needs_exact_conditioning(self) -> bool:
+        """Whether it works behind exact prior conditioning only."""
+        return False

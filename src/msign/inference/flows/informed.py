@@ -1,0 +1,286 @@
+"""Flows in the likelihood-informed subspace, carried from scale to scale.
+
+The directions that data inform are found anew at each scale, and the flow trained so far goes on
+acting on those that continue its own. Where the gradients say that the posterior is Gaussian, the
+exact Gaussian takes its place.
+"""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import paramax
+from flowjax.bijections import AbstractBijection, Chain
+from jaxtyping import PRNGKeyArray
+
+from msign import checks
+from msign.bijections import InformedConfig, InformedFlow, TriangularMap, Whitened
+from msign.bijections.subspace import Growth, grown_flow, informed_flow
+from msign.inference.flows.base import FlowKind, Start
+from msign.inference.flows.directions import (
+    align,
+    gradients_by_regression,
+    lift_directions,
+    subspace_from_gradients,
+)
+from msign.network import MsIGN
+from msign.problems.simulator import Simulator
+from msign.variables import Variables, draw, log_ratio
+from msign.weights import normalised
+
+LINEAR = 0.9999  # part of the gradients that is linear in u above which a posterior is Gaussian
+LINEAR_TOLERANCE = 1e-5  # nats that may be left out of such a posterior
+ROWS_PER_DIRECTION = 3  # gradients that a linear fit to them needs for each direction
+REGRESSED = 20  # fields for each dimension where gradients come from regression, but
+MOST_REGRESSED = 20_000  # no more than this
+
+
+class Probe(NamedTuple):
+    """Fields simulated at the start of a stage.
+
+    Attributes:
+        u: Whitened coordinates `(n, d)`.
+        gradients: Of the log-likelihood `(n, d)`, or what regression made of it.
+        log_weights: Log-likelihood minus log p/prior of the model that drew them `(n,)`.
+    """
+
+    u: np.ndarray
+    gradients: np.ndarray
+    log_weights: np.ndarray
+
+
+class Carried(NamedTuple):
+    """The flow of the scale before, on its directions lifted to this one."""
+
+    flow: Chain
+    lifted: np.ndarray
+    growth: Growth
+
+
+@dataclasses.dataclass(frozen=True)
+class Informed(FlowKind):
+    """Couplings and affine maps of the few variables that data inform.
+
+    Attributes:
+        config: Hyper-parameters of the flow.
+        samples: Fields whose gradients find the directions first.
+        per_direction: Gradients for each direction found, where that is more: directions that few
+            gradients find are poor ones, and bound the effective sample size whatever the flow.
+        tolerance: Nats that may be lost by leaving directions out.
+        enough: Fields that the weights of a probe must be worth to refuse a Gaussian guess by them.
+        rate: Highest learning rate, of up to four variables; it falls slowly with more.
+    """
+
+    config: InformedConfig = dataclasses.field(default_factory=InformedConfig)
+    samples: int = 300
+    per_direction: int = 30
+    tolerance: float = 0.01
+    enough: float = 10.0
+    rate: float = 5e-3
+
+    def __post_init__(self) -> None:
+        checks.integer("samples", self.samples, 1)
+        checks.integer("per_direction", self.per_direction, 1)
+        for name in ("tolerance", "enough", "rate"):
+            checks.positive(name, getattr(self, name))
+
+    def start(self, given: Start) -> AbstractBijection:
+        prior = given.network.prior_at(given.scale)
+        carried = _carried(given)
+        lifted = np.zeros((prior.lattice.dim, 0)) if carried is None else carried.lifted
+        basis, probe = self._find_directions(given, carried)
+        # Where gradients are linear the posterior is Gaussian and known exactly.
+        most = min(len(probe.u) // ROWS_PER_DIRECTION - 1, prior.lattice.dim)
+        wide = subspace_from_gradients(probe.gradients, max(1, most), LINEAR_TOLERANCE).basis
+        gaussian = _linear_part(probe.u @ wide, probe.gradients @ wide) > LINEAR
+        basis = align(wide if gaussian else basis, lifted)
+        s, g = probe.u @ basis, probe.gradients @ basis
+        known = None if gaussian else carried
+        growth = _growth(known, basis.shape[1], given.train)
+        if known is not None and growth == known.growth:
+            flow = known.flow
+        else:
+            before = None if known is None else known.flow
+            flow = grown_flow(jr.fold_in(given.key, 1), before, *growth[-1], self.config)
+            old = 0 if before is None else before.shape[0]
+            guess = _gaussian_guess(flow, old, s, g)
+            flow = flow if self._is_worse(guess, flow, s, probe.log_weights) else guess
+        inner = InformedFlow(basis, flow, lifted, carried and carried.flow, growth)
+        return Whitened(inner, prior)
+
+    def learning_rate(self, network: MsIGN, scale: int, train: str) -> float:
+        return self.rate * min(1.0, 4 / network.variables(scale).size) ** (1 / 3)
+
+    def describe(self, flow: AbstractBijection) -> Any:
+        assert isinstance(flow, Whitened) and isinstance(flow.inner, InformedFlow)
+        return {"growth": flow.inner.growth, "carried": flow.inner.middle.shape[1]}
+
+    def like(self, network: MsIGN, scale: int, description: Any) -> AbstractBijection:
+        growth = tuple((rank, place) for rank, place in description["growth"])
+        prior = network.prior_at(scale)
+        d, k = prior.lattice.dim, description["carried"]
+        flow = informed_flow(jr.key(0), growth, self.config)
+        before = None
+        if k:
+            coarser = network.flows[scale - 2]
+            assert isinstance(coarser, Whitened) and isinstance(coarser.inner, InformedFlow)
+            before = coarser.inner.now
+        basis = np.eye(d, growth[-1][0])
+        inner = InformedFlow(basis, flow, basis[:, :k], before, growth)
+        return Whitened(inner, prior)
+
+    @property
+    def few_variables(self) -> bool:
+        return True
+
+    @property
+    def needs_exact_conditioning(self) -> bool:
+        return True
+
+    def _find_directions(self, given: Start, carried: Carried | None) -> tuple[np.ndarray, Probe]:
+        """Orthonormal directions that data inform, with the simulations that they rest on."""
+        simulator, scale, allowance = given.simulator, given.scale, given.allowance
+        d = given.network.lattices[scale - 1].dim
+        model = _proposal(given, carried)
+        key, least = jr.fold_in(given.key, 0), 1 if carried is None else carried.lifted.shape[1]
+        most = min(max(self.config.max_rank, least), d)
+        if simulator.problem.differentiable:
+            n = max(2, min(self.samples, allowance // 2))
+            probe = _gradients_at(simulator, scale, *_fields(model, key, n))
+            found = subspace_from_gradients(probe.gradients, most, self.tolerance, least)
+            more = min(self.per_direction * found.basis.shape[1], allowance // 2) - n
+            if more > 0:
+                fields = _fields(model, jr.fold_in(key, 1), more)
+                rest = _gradients_at(simulator, scale, *fields)
+                probe = Probe(*(np.concatenate(pair) for pair in zip(probe, rest, strict=True)))
+        else:
+            n = max(2, min(max(self.samples, REGRESSED * d), MOST_REGRESSED, allowance))
+            probe = _regressed_at(simulator, scale, model, most, *_fields(model, key, n))
+        finite = np.all(np.isfinite(probe.gradients), axis=1)
+        probe = Probe(*(a[finite] for a in probe))
+        basis = subspace_from_gradients(probe.gradients, most, self.tolerance, least).basis
+        return basis, probe
+
+    def _is_worse(self, guess: Chain, flow: Chain, s: np.ndarray, log_weights: np.ndarray) -> bool:
+        """Whether a guess is further from the posterior than the flow as it is, by KL(q||p).
+
+        Weights that are worth too few fields say nothing: then the guess stands.
+        """
+        finite = np.isfinite(log_weights)
+        if not finite.any():
+            return False
+        weights = normalised(log_weights[finite])
+        if 1 / np.sum(weights**2) < self.enough:
+            return False
+        fields = jnp.asarray(s[finite], float)
+        values = [log_ratio(Variables(f, None, s.shape[1]), fields) for f in (guess, flow)]
+        return bool(weights @ np.asarray(values[0] - values[1], np.float64) < 0)
+
+
+def _carried(given: Start) -> Carried | None:
+    """The informed flow of the next coarser scale, if there is one."""
+    if given.scale == 1:
+        return None
+    flow = given.network.flows[given.scale - 2]
+    if not (isinstance(flow, Whitened) and isinstance(flow.inner, InformedFlow)):
+        return None
+    prior = given.network.prior_at(given.scale)
+    basis = np.asarray(paramax.unwrap(flow.inner.basis), np.float64)
+    now = flow.inner.now
+    assert isinstance(now, Chain)
+    return Carried(now, lift_directions(prior, basis), flow.inner.growth)
+
+
+def _proposal(given: Start, carried: Carried | None) -> Variables:
+    """Q~_l: what the coarser scales make of the prior of this one."""
+    d = given.network.lattices[given.scale - 1].dim
+    if carried is None:
+        return given.network.variables(given.scale)
+    return Variables(carried.flow, paramax.non_trainable(jnp.asarray(carried.lifted, float)), d)
+
+
+def _growth(carried: Carried | None, rank: int, train: str) -> Growth:
+    """How the flow of a stage grows: where it has new variables, or where it alone is trained."""
+    if carried is None:
+        return ((rank, "inner"),)
+    if train == "last":
+        return (*carried.growth, (rank, "outer"))
+    if rank == carried.lifted.shape[1]:
+        return carried.growth
+    return (*carried.growth, (rank, "inner"))
+
+
+def _fields(model: Variables, key: PRNGKeyArray, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Whitened coordinates of n fields of a model, and log p - log prior of each."""
+    u, _, ratio = draw(model, jr.normal(key, (n, model.dim)))
+    return np.asarray(u, np.float64), np.asarray(ratio, np.float64)
+
+
+def _gradients_at(simulator: Simulator, scale: int, u: np.ndarray, ratio: np.ndarray) -> Probe:
+    found = simulator.evaluate(u, scale, gradient=True)
+    return Probe(u, np.asarray(found.gradient, np.float64), found.log_likelihood - ratio)
+
+
+def _regressed_at(
+    simulator: Simulator, scale: int, model: Variables, most: int, u: np.ndarray, ratio: np.ndarray
+) -> Probe:
+    """Gradients by regression of the residuals: quadratic in known variables, linear in others."""
+    d = u.shape[1]
+    if model.basis is not None:
+        known = np.asarray(paramax.unwrap(model.basis), np.float64)
+    else:
+        known = np.eye(d) if d <= most else np.zeros((d, 0))
+    found = simulator.evaluate(u, scale)
+    good = np.all(np.isfinite(found.residual), axis=1)
+    s, r = u @ known, known.shape[1]
+    rest = u - s @ known.T
+    gradients = np.full_like(u, np.nan)
+    pieces = gradients_by_regression(s[good], rest[good], found.residual[good])
+    along_rest = pieces[:, r:] - (pieces[:, r:] @ known) @ known.T
+    gradients[good] = pieces[:, :r] @ known.T + along_rest
+    return Probe(u, gradients, found.log_likelihood - ratio)
+
+
+def _linear_part(s: np.ndarray, gradients: np.ndarray) -> float:
+    """How much of the gradients is linear in the variables; one for a linear Gaussian problem."""
+    fitted = _linear_fit(s, gradients)
+    if fitted is None:
+        return 0.0
+    design = np.concatenate([np.ones((len(s), 1)), s], 1)
+    return float(1 - ((gradients - design @ fitted) ** 2).sum() / (gradients**2).sum())
+
+
+def _linear_fit(s: np.ndarray, gradients: np.ndarray) -> np.ndarray | None:
+    """Least squares of gradients on variables `(1 + r, ...)`; None for too few of them."""
+    if len(s) < ROWS_PER_DIRECTION * (s.shape[1] + 1):
+        return None
+    design = np.concatenate([np.ones((len(s), 1)), s], 1)
+    return np.linalg.lstsq(design, gradients, rcond=None)[0]
+
+
+def _gaussian_guess(flow: Chain, old: int, s: np.ndarray, gradients: np.ndarray) -> Chain:
+    """The flow with a Gaussian guess for its new variables, given the old ones.
+
+    Gradients of the log-likelihood are fitted as linear in the variables, which is exact for linear
+    Gaussian problems (the classical low-rank update). Where the fit says less than half, or has no
+    proper precision, or there are too few gradients, the flow stays as it is.
+    """
+    fitted = _linear_fit(s, gradients[:, old:])
+    if fitted is None:
+        return flow
+    r = s.shape[1]
+    constant, slope = fitted[0], fitted[1:].T
+    precision = np.eye(r - old) - 0.5 * (slope[:, old:] + slope[:, old:].T)
+    if _linear_part(s, gradients[:, old:]) < 0.5 or np.linalg.eigvalsh(precision)[0] < 0.5:
+        return flow
+    covariance = np.linalg.inv(precision)
+    matrix, shift = np.eye(r), np.zeros(r)
+    matrix[old:, old:] = np.linalg.cholesky(covariance)
+    matrix[old:, :old] = covariance @ slope[:, :old]
+    shift[old:] = covariance @ constant
+    first, at = flow.bijections[-1].matrix_and_shift()
+    new = TriangularMap.from_matrix(matrix @ first, matrix @ at + shift)
+    return eqx.tree_at(lambda f: f.bijections[-1], flow, new)

@@ -1,0 +1,116 @@
+"""What a method of learning is: the contract between the stage loop and the ways to train.
+
+A method is a frozen dataclass of its own options. The loop shows it every round's simulated fields
+(`observe`) and lets it train (`update`); what it wants to remember is its own state.
+"""
+
+import dataclasses
+from abc import abstractmethod
+from typing import Any, NamedTuple
+
+import equinox as eqx
+from jaxtyping import PRNGKeyArray
+
+from msign import checks
+from msign.inference.simulate import Simulated
+from msign.inference.target import Tempered
+from msign.problems.simulator import Simulator
+from msign.variables import Variables
+
+
+class Stage(NamedTuple):
+    """What does not change while a stage runs.
+
+    Attributes:
+        scale: l.
+        start: The model with which it starts, the foot of its bridge.
+        simulator: That evaluates fields, and counts.
+        begin: Count of forward simulations at its start.
+        limit: Count of forward simulations that must not be exceeded.
+        round_size: Fields drawn per round.
+        rounds: Most rounds.
+        finest: Whether its scale is the last.
+        learning_rate: The highest that its flow bears.
+        bridge_ess: Fraction of a round that the weights of a tempered target must be worth.
+        tolerance: Divergence below which the stage has learned enough.
+        key: Random key.
+    """
+
+    scale: int
+    start: Variables
+    simulator: Simulator
+    begin: int
+    limit: int
+    round_size: int
+    rounds: int
+    finest: bool
+    learning_rate: float
+    bridge_ess: float
+    tolerance: float
+    key: PRNGKeyArray
+
+    def affords(self, simulations: int) -> bool:
+        """Whether so many more simulations stay within the stage's share of the budget."""
+        return self.simulator.nfs + simulations <= self.limit
+
+
+class MethodState(eqx.Module):
+    """What a method remembers from round to round; each has a class of its own.
+
+    Attributes:
+        target: What the model is trained towards.
+    """
+
+    target: eqx.AbstractVar[Tempered]
+
+    @abstractmethod
+    def log_evidence(self) -> tuple[float, float] | None:
+        """Log evidence by all fields seen so far and its standard error, where it is known."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Method:
+    """A way to train a stage's model.
+
+    Attributes:
+        steps: Gradient steps per round.
+        batch: Fields per gradient step.
+        clip_norm: Largest norm of a gradient.
+    """
+
+    steps: int = 400
+    batch: int = 256
+    clip_norm: float = 1.0
+
+    def __post_init__(self) -> None:
+        checks.integer("steps", self.steps, 1)
+        checks.integer("batch", self.batch, 2)
+        checks.positive("clip_norm", self.clip_norm)
+
+    @property
+    def needs_derivative(self) -> bool:
+        """Whether the forward map has to have a derivative."""
+        return False
+
+    @property
+    def needs_few_variables(self) -> bool:
+        """Whether it trains informed variables only, and not whole fields."""
+        return False
+
+    @abstractmethod
+    def init(self, stage: Stage) -> Any:
+        """The state before the first round."""
+
+    @abstractmethod
+    def observe(self, stage: Stage, state: Any, model: Variables, drawn: Simulated) -> Any:
+        """The state with the fields that were drawn from the model and simulated in a round."""
+
+    @abstractmethod
+    def update(
+        self, stage: Stage, state: Any, model: Variables, rate: float, key: PRNGKeyArray, good: bool
+    ) -> tuple[Any, Variables, float]:
+        """State, model and loss (up to a constant) after some training.
+
+        `rate` is a factor on the learning rate; `good` says that the model's divergence is below
+        the stage's tolerance already, so that only its tails are left to mend.
+        """

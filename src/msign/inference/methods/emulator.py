@@ -1,0 +1,136 @@
+"""Learning from an emulator: a polynomial fitted to all that the stage has simulated.
+
+A flow of many variables overfits any pool that can be paid for: from each simulation it learns one
+number. The polynomial uses all observations of each, and is a target that costs nothing.
+"""
+
+import dataclasses
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jaxtyping import Array, PRNGKeyArray, PyTree
+
+from msign.inference.methods.base import Method, Stage
+from msign.inference.methods.objectives import Batch, PathwiseJeffreys
+from msign.inference.methods.polynomial import Polynomial, fit_polynomial
+from msign.inference.methods.pool import PoolState, add_to_pool, init_pool
+from msign.inference.simulate import Simulated
+from msign.inference.target import Tempered, value_and_score
+from msign.training import combine, descend, split_trainable
+from msign.variables import Variables
+from msign.weights import resampled
+
+COVERED = 4096  # fields of the pool, resampled, to which a model on a bridge is held
+
+
+@dataclasses.dataclass(frozen=True)
+class Emulator(Method):
+    """Train pathwise on fresh samples of the emulated target, which true simulations judge.
+
+    Attributes:
+        cubic: Cubic terms in so many leading variables at most.
+        rows_per_term: Fields for each term of the polynomial, or it is given fewer terms.
+        worth: Weights are tempered until they are worth this fraction of the fields fitted.
+    """
+
+    steps: int = 600
+    cubic: int = 12
+    rows_per_term: int = 3
+    worth: float = 0.2
+
+    @property
+    def needs_few_variables(self) -> bool:
+        return True
+
+    def init(self, stage: Stage) -> PoolState:
+        return init_pool(stage, len(stage.simulator.problem.data))
+
+    def observe(
+        self, stage: Stage, state: PoolState, model: Variables, drawn: Simulated
+    ) -> PoolState:
+        return add_to_pool(stage, state, model, drawn)
+
+    def update(
+        self,
+        stage: Stage,
+        state: PoolState,
+        model: Variables,
+        rate: float,
+        key: PRNGKeyArray,
+        good: bool,
+    ) -> tuple[PoolState, Variables, float]:
+        pool, n = state.pool, state.pool.size
+        usable = np.all(np.isfinite(pool.residual[:n]), axis=1)
+        log_weights = pool.weights(state.target)
+        emulated = fit_polynomial(
+            pool.s[:n][usable],
+            pool.residual[:n][usable],
+            log_weights[usable],
+            self.cubic,
+            self.rows_per_term,
+            self.worth,
+        )
+        # The pool as an equally weighted sample of the target, to hold the model to all its modes.
+        index = resampled(log_weights, COVERED, float(jr.uniform(jr.fold_in(key, 2))))
+        trainable, rest = split_trainable(model)
+        trained, loss = _steps(
+            trainable,
+            rest,
+            emulated,
+            stage.start,
+            jnp.asarray(pool.s[index], float),
+            jnp.asarray(state.target.temperature < 1 or state.lost > 0),
+            jnp.asarray(state.target.temperature, float),
+            jnp.asarray(rate * stage.learning_rate, float),
+            jr.fold_in(key, 1),
+            self.steps,
+            self.batch,
+            self.clip_norm,
+        )
+        return state, combine(trained, rest), float(loss)
+
+
+@eqx.filter_jit
+def _steps(
+    trainable: PyTree,
+    rest: PyTree,
+    emulated: Polynomial,
+    start: Variables,
+    covered: Array,
+    cover: Array,
+    temperature: Array,
+    learning_rate: Array,
+    key: PRNGKeyArray,
+    steps: int,
+    batch: int,
+    clip_norm: float,
+) -> tuple[PyTree, Array]:
+    """Adam on fresh samples at every step; `start` is the foot of the bridge.
+
+    Pathwise gradients see only what the model's own samples see, and can lose a mode while the
+    bridge splits it off: where `cover` says so, KL(q||p) on samples `covered` of the pool is added.
+    """
+    objective = PathwiseJeffreys()
+    target = value_and_score(
+        jax.vmap(emulated.log_likelihood),
+        jax.vmap(jax.value_and_grad(lambda s: start.backward(s)[1])),
+        Tempered(temperature),
+    )
+
+    def loss(params: PyTree, key: PRNGKeyArray) -> Array:
+        model: Any = combine(params, rest)
+        z = jr.normal(key, (batch, model.size))
+        s = jax.lax.stop_gradient(jax.vmap(lambda z: model.forward(z)[0])(z))
+        value = objective(model, Batch(z, s, *target(s)))
+        return value + jax.lax.cond(cover, coverage, lambda *_: jnp.zeros(()), params, key)
+
+    def coverage(params: PyTree, key: PRNGKeyArray) -> Array:
+        model: Any = combine(params, rest)
+        rows = covered[jr.randint(jr.fold_in(key, 1), (batch,), 0, len(covered))]
+        return -jnp.mean(jax.vmap(lambda s: model.backward(s)[1])(rows))
+
+    return descend(loss, trainable, learning_rate, key, steps, clip_norm)

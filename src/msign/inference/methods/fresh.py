@@ -1,0 +1,117 @@
+"""Learning from fresh fields at every gradient step: the paper's way, with any objective."""
+
+import dataclasses
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jaxtyping import Array, PRNGKeyArray, PyTree
+
+from msign.inference.methods.base import Method, MethodState, Stage
+from msign.inference.methods.objectives import Batch, Objective, PathwiseJeffreys
+from msign.inference.simulate import Simulated
+from msign.inference.target import Tempered, bounded_below
+from msign.training import adam, adam_step, combine, schedule, split_trainable
+from msign.variables import Variables, draw, log_ratio_and_score
+
+
+class FreshState(MethodState):
+    """Fresh fields are used once: only the temperature is remembered."""
+
+    target: Tempered
+
+    def log_evidence(self) -> tuple[float, float] | None:
+        return None
+
+
+@dataclasses.dataclass(frozen=True)
+class Fresh(Method):
+    """Estimate the gradient of an objective from fields drawn and simulated for each step.
+
+    Attributes:
+        objective: Of the gradient steps.
+        batch: The paper's minibatch.
+    """
+
+    batch: int = 100
+    objective: Objective = dataclasses.field(default_factory=PathwiseJeffreys)
+
+    @property
+    def needs_derivative(self) -> bool:
+        return self.objective.uses_score
+
+    def init(self, stage: Stage) -> FreshState:
+        return FreshState(Tempered(0.0))
+
+    def observe(
+        self, stage: Stage, state: FreshState, model: Variables, drawn: Simulated
+    ) -> FreshState:
+        return state
+
+    def update(
+        self,
+        stage: Stage,
+        state: FreshState,
+        model: Variables,
+        rate: float,
+        key: PRNGKeyArray,
+        good: bool,
+    ) -> tuple[FreshState, Variables, float]:
+        objective, n = self.objective, self.batch
+        cost = n * (1 + objective.uses_score + objective.uses_proposal)
+        room = stage.limit - stage.simulator.nfs - stage.round_size
+        steps = min(self.steps, max(0, room // cost))
+        optimiser, relative = adam(self.clip_norm), schedule(max(steps, 1))
+        trainable, rest = split_trainable(model)
+        adam_state, target, losses = optimiser.init(trainable), state.target, []
+        for i in range(steps):
+            model = combine(trainable, rest)
+            batch, target = self._batch(stage, model, target, jr.fold_in(key, i))
+            now = jnp.asarray(rate * stage.learning_rate * relative(i))
+            trainable, adam_state, loss = _take_step(
+                trainable, rest, adam_state, batch, now, objective, self.clip_norm
+            )
+            losses.append(float(loss))
+        mean = float(np.mean(losses)) if losses else np.nan
+        return FreshState(target), combine(trainable, rest), mean
+
+    def _batch(
+        self, stage: Stage, model: Variables, target: Tempered, key: PRNGKeyArray
+    ) -> tuple[Batch, Tempered]:
+        """Fields of the model (and of q~, where asked for), simulated, and the target for them."""
+        n, start, uses = self.batch, stage.start, self.objective
+        noise = jr.normal(jr.fold_in(key, 0), (n, model.dim))
+        u, s, log_p = draw(model, noise)
+        found = stage.simulator.evaluate(u, stage.scale, uses.uses_score)
+        values = bounded_below(found.log_likelihood)
+        foot, foot_score = log_ratio_and_score(start, s)
+        known = (values, np.asarray(foot, np.float64), np.asarray(log_p, np.float64))
+        if target.temperature < 1:
+            target = target.raised(*known, stage.bridge_ess * n)
+        log_q = jnp.asarray(target.log_ratio(*known[:2]), s.dtype)
+        score = None
+        if uses.uses_score:
+            score = target.log_ratio(model.reduce(jnp.asarray(found.gradient, s.dtype)), foot_score)
+        proposal: tuple[Any, ...] = ()
+        if uses.uses_proposal:
+            u, drawn, ratio = draw(start, jr.normal(jr.fold_in(key, 1), (n, model.dim)))
+            there = bounded_below(stage.simulator.evaluate(u, stage.scale).log_likelihood)
+            proposal = (drawn, target.log_ratio(jnp.asarray(there, s.dtype), ratio), ratio)
+        return Batch(model.reduce(noise), s, log_q, score, *proposal), target
+
+
+@eqx.filter_jit
+def _take_step(
+    trainable: PyTree,
+    rest: PyTree,
+    state: PyTree,
+    batch: Batch,
+    rate: Array,
+    objective: Objective,
+    clip_norm: float,
+) -> tuple[PyTree, PyTree, Array]:
+    loss, gradient = jax.value_and_grad(lambda p: objective(combine(p, rest), batch))(trainable)
+    return *adam_step(adam(clip_norm), trainable, gradient, state, rate), loss

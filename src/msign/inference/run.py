@@ -1,0 +1,313 @@
+"""What hangs on a fit beside the mathematics: budget shares, files, progress, records, resuming."""
+
+import os
+import time
+from typing import Any
+
+import equinox as eqx
+import jax.random as jr
+import numpy as np
+
+from msign import checks
+from msign.diagnostics.modes import find_modes
+from msign.inference.config import FitConfig
+from msign.inference.files import FitFiles, describe_flows, network_like
+from msign.inference.methods import Method, Stage
+from msign.inference.posterior import Certificate, Posterior
+from msign.inference.simulate import simulate
+from msign.inference.stage import SHOWN, StageState, initial_state
+from msign.network import MsIGN
+from msign.problems.inverse import InverseProblem
+from msign.problems.simulator import SimulationError, Simulator
+from msign.progress import ProgressBar
+from msign.training import combine, split_trainable
+from msign.weights import ess_fraction
+
+LEAST_PROBE = 100  # simulations that the start of a stage may use at least
+COARSE_SHARE = 3  # times the share of a fine stage: the work is at coarse scales
+
+
+class Run:
+    """The changing parts of a fit: counts, records, files."""
+
+    def __init__(
+        self,
+        problem: InverseProblem,
+        budget: int,
+        seed: int,
+        out: str | os.PathLike[str] | None,
+        resume: bool,
+        progress: bool,
+        config: FitConfig,
+    ):
+        self.problem, self.seed, self.config = problem, seed, config
+        self.simulator = Simulator(problem, checks.integer("budget", budget, 1))
+        self.scales = (
+            [problem.scales] if config.single_stage else list(range(1, problem.scales + 1))
+        )
+        self.key = jr.key(seed)
+        self.networks: dict[int, MsIGN] = {}
+        self.certificates: dict[int, Certificate] = {}
+        self.records: list[dict[str, Any]] = []
+        self.stages: list[dict[str, Any]] = []
+        self.seconds_before, self.began = 0.0, time.monotonic()
+        self.certificate_size = config.certificate_size(budget)
+        self.round_size = config.smallest_round(budget, problem.scales)
+        self.running: tuple[Stage, MsIGN] | None = None
+        config.method_for(problem, 1)  # refuses what cannot work, before any work
+        self._check_budget(budget)
+        self.files = None if out is None else self._opened(FitFiles(out), budget, resume)
+        self.bar = ProgressBar(
+            progress,
+            len(self.scales),
+            "stage {stage}",
+            "J {jeffreys}  nFS {nfs}",
+            stage=f"{self.scales[0]}/{self.scales[-1]}",
+            jeffreys="-",
+            nfs=0,
+        )
+
+    def __enter__(self) -> "Run":
+        simulator, files = self.simulator, self.files
+        if files is None or not (files.finished_stages() or files.checkpoint.exists()):
+            simulator.check()
+        simulator.prepare()
+        self.bar.__enter__()
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, _: Any) -> None:
+        self.bar.__exit__()
+        if isinstance(error, SimulationError) and self.files is not None:
+            np.save(self.files.path / "failed_field.npy", error.field)
+
+    def _check_budget(self, budget: int) -> None:
+        """Refuse a budget with which no stage could do anything, before any work."""
+        problem, least = self.problem, self.round_size + LEAST_PROBE
+        checked = 2 * problem.scales + (6 if problem.vjp is not None else 0)
+        fixed = checked + problem.inflate * problem.scales + self.certificate_size
+        smallest = fixed + len(self.scales) * least
+        if budget < smallest:
+            raise ValueError(
+                f"budget must be at least {smallest} (for {len(self.scales)} stages of at least "
+                f"{least} simulations, {self.certificate_size} for the certificate and "
+                f"{fixed - self.certificate_size} to look at the problem), got {budget}"
+            )
+
+    def _opened(self, files: FitFiles, budget: int, resume: bool) -> FitFiles:
+        what = {
+            "problem": self.problem.name,
+            "dimension": self.problem.dim,
+            "budget": budget,
+            "seed": self.seed,
+            "fit": self.config.to_json(),
+        }
+        if not files.started:
+            if resume:
+                raise ValueError(f"out must hold a run to resume, got {files.path}")
+            files.save_prior(self.problem)
+            files.write_json("config.json", what)
+        elif not resume:
+            raise ValueError(
+                f"out holds a run already: resume it or choose another, got {files.path}"
+            )
+        else:
+            files.check_same(what)
+        return files
+
+    # --- stages -----------------------------------------------------------------------------------
+
+    def share(self, scale: int) -> tuple[int, int]:
+        """The count of simulations that a stage must not exceed, and the size of its rounds."""
+        fine = max(2, self.problem.scales - 3)
+        left = [s for s in self.scales if s >= scale]
+        weights = [COARSE_SHARE if s <= fine else 1 for s in left]
+        least = self.round_size + LEAST_PROBE
+        free = self.simulator.left - self.certificate_size - len(left) * least
+        share = least + max(0, free) * weights[0] // sum(weights)
+        size = self.round_size
+        if scale == self.problem.scales and self.config.round_size is None:
+            # What is judged by its tails is judged on as many fields as the certificate.
+            size = int(np.clip(share // 8, size, max(size, self.certificate_size)))
+        return self.simulator.nfs + share, size
+
+    def stage(self, network: MsIGN, scale: int, begin: int, limit: int, size: int) -> Stage:
+        """The stage of a scale whose flow is at its start in the network."""
+        config, start = self.config, network.variables(scale, self.config.train)
+        finest = scale == self.problem.scales
+        return Stage(
+            scale=scale,
+            start=start,
+            simulator=self.simulator,
+            begin=begin,
+            limit=limit,
+            round_size=size,
+            rounds=config.rounds,
+            finest=finest,
+            learning_rate=config.flow.learning_rate(network, scale, config.train),
+            bridge_ess=config.bridge_ess,
+            tolerance=config.tolerance * (1 if finest else start.size),
+            key=jr.fold_in(self.key, scale),
+        )
+
+    def method(self, stage: Stage) -> Method:
+        """How a stage learns."""
+        return self.config.method_for(self.problem, stage.start.size)
+
+    def begun(self, network: MsIGN, stage: Stage) -> tuple[MsIGN, Stage, StageState]:
+        """A stage before its first round."""
+        self.running = stage, network
+        return network, stage, initial_state(stage, self.method(stage))
+
+    def resumed(self, network: MsIGN, scale: int) -> tuple[MsIGN, Stage, StageState] | None:
+        """The stage as its checkpoint has it; None if there is none."""
+        saved = self.files.read_checkpoint() if self.files is not None else None
+        if saved is None or self.files is None:
+            return None
+        network = network_like(network, self.config.flow, saved["flows"])
+        stage = self.stage(network, scale, **saved["stage"])
+        state = _small(initial_state(stage, self.method(stage)), saved["proposals"])
+        state, network = self.files.load_checkpoint(state, network)
+        stage = stage._replace(start=network.variables(scale, self.config.train))
+        self._restore(saved)
+        self.running = stage, network
+        return network, stage, _whole(state, stage)
+
+    def after_round(self, state: StageState, record: dict[str, Any]) -> None:
+        """Keep a round's record, show it, and write a checkpoint."""
+        assert self.running is not None
+        stage, network = self.running
+        self.records.append({**record, "seconds": round(self.seconds, 3)})
+        done = self.scales.index(stage.scale) + 1 - 0.7**state.round
+        self.bar.update(
+            done,
+            stage=f"{stage.scale}/{self.scales[-1]}",
+            jeffreys=f"{record['jeffreys']:.3g}",
+            nfs=f"{record['nfs']:,} of {self.simulator.budget:,}",
+        )
+        if self.files is not None and state.round % self.config.checkpoint_rounds == 0:
+            small = _small(state)
+            description = {
+                "flows": describe_flows(network, self.config.flow),
+                "stage": {"begin": stage.begin, "limit": stage.limit, "size": stage.round_size},
+                "proposals": len(getattr(state.memory, "proposals", ())),
+                **self._progress(),
+            }
+            self.files.save_checkpoint(small, network, description)
+            self.files.write_lines("stages.jsonl", self.records)
+
+    def finish_stage(self, network: MsIGN, stage: Stage, state: StageState) -> None:
+        """Keep what a stage has learned, and how good it is by held-out fields."""
+        self.networks[stage.scale] = network.cut(stage.scale)
+        known = state.memory.log_evidence() or (None, None)
+        self.certificates[stage.scale] = Certificate(state.log_weights, state.shown, *known)
+        self.stages.append(self._described(stage, state))
+        if self.files is not None:
+            progress = {
+                "certificate": self.certificates[stage.scale].to_json(),
+                **self._progress(),
+            }
+            self.files.save_stage(network, stage.scale, self.config.flow, progress)
+
+    def is_finished(self, scale: int) -> bool:
+        """Whether an interrupted run has finished this stage already."""
+        return self.files is not None and scale in self.files.finished_stages()
+
+    def load(self, network: MsIGN, scale: int) -> MsIGN:
+        """The network as a finished stage left it."""
+        assert self.files is not None
+        network, saved = self.files.load_stage(scale, network, self.config.flow)
+        self.networks[scale] = network.cut(scale)
+        self.certificates[scale] = Certificate.from_json(saved["certificate"])
+        self._restore(saved)
+        return network
+
+    def certify(self, network: MsIGN) -> Posterior:
+        """Simulate fresh fields of the finished model: its certificate."""
+        scale, n = self.problem.scales, self.certificate_size
+        drawn = simulate(
+            self.simulator, network.variables(scale), scale, jr.fold_in(self.key, 0), n
+        )
+        known = self.certificates[scale]
+        self.certificates[scale] = Certificate(
+            drawn.log_weights, drawn.s[:, :SHOWN], known.log_evidence, known.log_evidence_stderr
+        )
+        posterior = Posterior(
+            self.problem,
+            self.networks,
+            self.certificates,
+            self.config,
+            seed=self.seed,
+            records=self.records,
+            stages=self.stages,
+            nfs=self.simulator.nfs,
+            failures=self.simulator.failures,
+            seconds=self.seconds,
+        )
+        if self.files is not None:
+            posterior.save(self.files.path)
+            self.files.write_lines("stages.jsonl", self.records)
+        return posterior
+
+    # --- records ----------------------------------------------------------------------------------
+
+    @property
+    def seconds(self) -> float:
+        """Time used, that of interrupted processes included."""
+        return self.seconds_before + time.monotonic() - self.began
+
+    def _described(self, stage: Stage, state: StageState) -> dict[str, Any]:
+        """What a finished stage did, and how good its model is by held-out fields."""
+        first = next(r for r in self.records if r["scale"] == stage.scale)
+        certificate = self.certificates[stage.scale]
+        modes = find_modes(state.shown)
+        weighted = find_modes(state.shown, state.log_weights)
+        return {
+            "scale": stage.scale,
+            "dimension": stage.start.dim,
+            "variables": stage.start.size,
+            "nfs": self.simulator.nfs - stage.begin,
+            "rounds": state.round,
+            "seconds": self.seconds - sum(s["seconds"] for s in self.stages),
+            "jeffreys_start": first["jeffreys"],
+            "ess_fraction_start": first["ess_fraction"],
+            "jeffreys": state.divergence,
+            "ess_fraction": ess_fraction(state.log_weights),
+            "khat": state.khat,
+            "log_evidence": certificate.log_evidence,
+            "log_evidence_stderr": certificate.log_evidence_stderr,
+            "mode_fractions": [float(f) for f in modes.fractions],
+            "mode_fractions_stderr": [float(f) for f in modes.stderr],
+            "mode_fractions_weighted": [float(f) for f in weighted.fractions],
+        }
+
+    def _progress(self) -> dict[str, Any]:
+        return {
+            "counts": self.simulator.counts(),
+            "seconds": self.seconds,
+            "records": self.records,
+            "stages": self.stages,
+        }
+
+    def _restore(self, saved: dict[str, Any]) -> None:
+        self.simulator.restore(saved["counts"])
+        self.records, self.stages = saved["records"], saved["stages"]
+        self.seconds_before, self.began = saved["seconds"], time.monotonic()
+
+
+def _small(state: StageState, proposals: int | None = None) -> StageState:
+    """The state with the trainable arrays of its models alone, for files.
+
+    With room for a number of `proposals` in the memory of a method that keeps them.
+    """
+    model = split_trainable(state.model)[0]
+    state = eqx.tree_at(lambda t: (t.model, t.best), state, (model, split_trainable(state.best)[0]))
+    if proposals:
+        state = eqx.tree_at(lambda t: t.memory.proposals, state, [model] * proposals)
+    return state
+
+
+def _whole(state: StageState, stage: Stage) -> StageState:
+    """Inverse of `_small`."""
+    rest = split_trainable(stage.start)[1]
+    models = (combine(state.model, rest), combine(state.best, rest))
+    return eqx.tree_at(lambda t: (t.model, t.best), state, models)
