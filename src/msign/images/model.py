@@ -5,10 +5,9 @@ from typing import Any
 
 import equinox as eqx
 import jax.random as jr
-import paramax
 from jaxtyping import PRNGKeyArray, PyTree
 
-from msign import archive
+from msign import archive, training
 from msign.images.config import Architecture
 from msign.images.glow import Glow
 from msign.images.mu import Moments, prior_of
@@ -46,13 +45,13 @@ def stages_of(model: Model, stage_epochs: int) -> tuple[int, ...]:
 
 def split_trainable(model: Model, stage: int) -> tuple[PyTree, Model]:
     """The weights that a stage trains (of flows up to its scale), and the model without them."""
-    weights, fixed = eqx.partition(_trained(model, stage), eqx.is_inexact_array, is_leaf=_is_fixed)
+    weights, fixed = training.split_trainable(_trained(model, stage))
     return weights, eqx.tree_at(lambda m: _trained(m, stage), model, fixed)
 
 
 def join(weights: PyTree, rest: Model, stage: int) -> Model:
     """Inverse of `split_trainable`."""
-    whole = eqx.combine(weights, _trained(rest, stage), is_leaf=_is_fixed)
+    whole = training.combine(weights, _trained(rest, stage))
     return eqx.tree_at(lambda m: _trained(m, stage), rest, whole)
 
 
@@ -60,10 +59,6 @@ def _trained(model: Model, stage: int) -> list[Any]:
     if isinstance(model, MsIGN):
         return list(model.flows[:stage])
     return [*model.flows, *(model.splits if model.scales > 1 else ())]
-
-
-def _is_fixed(node: Any) -> bool:
-    return isinstance(node, paramax.NonTrainable)
 
 
 def load_model(path: str | os.PathLike[str]) -> Model:

@@ -58,10 +58,7 @@ class ImageRun:
 
     def read_config(self) -> dict[str, Any]:
         """Read it."""
-        try:
-            return self.files.read_json("config.json")
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise ValueError(f"{self.path / 'config.json'} is damaged: {error}") from None
+        return self.files.read_json("config.json")
 
     def moments(self) -> Moments:
         """Moments of the prior."""
@@ -81,20 +78,13 @@ class ImageRun:
 
     def check_same(self, config: dict[str, Any]) -> None:
         """Refuse to resume with another data set, seed or setting, naming the difference."""
-        found = self.read_config()
-        for name, value in _flat(json.loads(json.dumps(config))):
-            if dict(_flat(found)).get(name) != value:
-                raise ValueError(
-                    f"{name} must be {dict(_flat(found)).get(name)!r} to resume the run in "
-                    f"{self.path}, got {value!r}"
-                )
+        self.files.check_same(config)
 
     # --- log, stages, checkpoint ---------------------------------------------------------------
 
     def write_log(self, records: list[dict[str, Any]]) -> None:
         """Write `log.jsonl`, one line per validation."""
-        with archive.atomic_write(self.path / "log.jsonl") as file:
-            file.write("".join(json.dumps(r) + "\n" for r in records).encode())
+        self.files.write_lines("log.jsonl", records)
 
     def read_log(self) -> list[dict[str, Any]]:
         """All records so far."""
@@ -130,14 +120,3 @@ class ImageRun:
             return None
         progress, _ = archive.read_description(path)
         return (archive.load(path, like), progress) if progress["stage"] == stage else None
-
-
-def _flat(values: Any, prefix: str = "") -> list[tuple[str, Any]]:
-    """Nested dictionaries as pairs of dotted name and value."""
-    if not isinstance(values, dict):
-        return [(prefix, values)]
-    return [
-        pair
-        for name, value in values.items()
-        for pair in _flat(value, f"{prefix}.{name}" if prefix else name)
-    ]

@@ -21,6 +21,7 @@ from msign.bijections.recompute import recomputing
 from msign.images.config import Training
 from msign.images.model import Model, join
 from msign.images.pixels import Pixels
+from msign.training import adam, running_average
 
 CACHE_PIXELS = 8192  # of the images of a part, on a CPU
 
@@ -84,9 +85,7 @@ def optimiser_of(training: Training, steps: int, last: bool) -> optax.GradientTr
     if down:
         pieces.append(optax.linear_schedule(rate, 0.0, down))
         boundaries.append(max(warm, steps - down))
-    adam = optax.adam(optax.join_schedules(pieces, boundaries))
-    chain = optax.chain(optax.clip_by_global_norm(training.clip), adam)
-    return optax.apply_if_finite(chain, max_consecutive_errors=1000)
+    return adam(training.clip, optax.join_schedules(pieces, boundaries))
 
 
 def part_size(training: Training, pixels_per_image: int, devices: int) -> int:
@@ -187,7 +186,7 @@ def make_step(
         change, optimised = optimiser.update(gradient, weights.optimiser, weights.params)
         params = optax.apply_updates(weights.params, change)
         decay = jnp.minimum(training.average, (1.0 + number) / (10.0 + number))
-        average = jax.tree.map(lambda a, p: decay * a + (1 - decay) * p, weights.average, params)
+        average = running_average(weights.average, params, decay)
         return Weights(params, average, optimised), value
 
     return Step(jax.jit(step, donate_argnums=0), arrays, parts, spread)

@@ -171,9 +171,7 @@ def train_stage(
             done["losses"] += len(losses)
             losses = []
             done["seconds"] = time.monotonic() - begin
-            task.progress.update(
-                stage, (number + 1) / steps, epoch=str(-(-(number + 1) // per_epoch))
-            )
+            task.progress.at(stage, (number + 1) / steps, epoch=str(-(-(number + 1) // per_epoch)))
         if whole:
             averaged = join(weights.average, rest, stage)
             if _validated(task, averaged, stage, epoch, done):
@@ -221,7 +219,7 @@ def _validated(task: Task, model: Model, stage: int, epoch: int, done: dict[str,
     grid = image_grid(task.pixels.shown(drawn), 8)
     for name in (f"stage{stage}_epoch{epoch:04d}.png", "latest.png"):
         save_png(grid, task.run.path / "samples" / name)
-    task.progress.show(train=f"{seen:.3f}", valid=f"{bits:.3f}")
+    task.progress.update(train=f"{seen:.3f}", valid=f"{bits:.3f}")
     return better
 
 

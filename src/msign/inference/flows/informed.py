@@ -116,7 +116,8 @@ class Informed(FlowKind):
 
     def describe(self, flow: AbstractBijection) -> Any:
         assert isinstance(flow, Whitened) and isinstance(flow.inner, InformedFlow)
-        return {"growth": flow.inner.growth, "carried": flow.inner.middle.shape[1]}
+        before = flow.inner.before
+        return {"growth": flow.inner.growth, "carried": before.shape[0] if before else 0}
 
     def like(self, network: MsIGN, scale: int, description: Any) -> AbstractBijection:
         growth = tuple((rank, place) for rank, place in description["growth"])
