@@ -1,10 +1,12 @@
-"""What `fit` reaches on problems whose posterior is known, one process after another.
+"""What `fit` reaches, with the figures of the engine before the rebuild beside the new ones.
 
     python bench/inference.py [CASE ...] [--out DIR]
 
-Every case but `linear` is a call of `msign run synthetic`, whose summary compares with exact
-samples and exact evidence. `linear` is a blurring operator with closed-form posterior. Prints one
-line a case; `peak` is the largest memory of the process.
+Every case but `linear` is a call of `msign run` in a process of its own. The synthetic problem's
+summary compares with exact samples and exact evidence; that of the elliptic one has only its own
+importance weights. `linear` is a blurring operator with closed-form posterior. Prints one line a
+case and, below it, what the engine before the rebuild had (commit 8e536d9, docs/results.md there);
+`peak` is the largest memory of the process.
 """
 
 import argparse
@@ -15,18 +17,49 @@ import resource
 import subprocess
 import sys
 import time
+from typing import NamedTuple
 
-HEADLINE = {f"headline {s}": ["--seed", str(s)] for s in range(3)}
-SMALL = {f"20,000 nFS {s}": ["--seed", str(s), "--budget", "20000"] for s in range(3)}
-SHARP = {f"gamma 0.05 {s}": ["--seed", str(s), "--gamma", "0.05"] for s in range(3)}
+
+class Case(NamedTuple):
+    """Arguments of `msign run`, and nFS, seconds, J, ESS and k-hat of the engine before."""
+
+    arguments: list[str]
+    before: tuple[int, int, float, float, float] | None = None
+
+
+def synthetic(*arguments: str, before: tuple[int, int, float, float, float]) -> Case:
+    return Case(["synthetic", *arguments], before)
+
+
 CASES = {
-    **HEADLINE,
-    **SMALL,
-    **SHARP,
-    "tilt 0.3": ["--tilt", "0.3"],
-    "black box": ["--black-box"],
-    "linear": None,
-    "256x256": ["--size", "256"],
+    "headline 0": synthetic("--seed", "0", before=(99_612, 77, 0.0012, 0.999, 0.45)),
+    "headline 1": synthetic("--seed", "1", before=(115_612, 87, 0.0006, 1.000, 0.21)),
+    "headline 2": synthetic("--seed", "2", before=(131_612, 121, 0.0001, 1.000, 0.22)),
+    "20,000 nFS 0": synthetic(
+        "--seed", "0", "--budget", "20000", before=(19_950, 122, 0.0018, 0.999, 1.04)
+    ),
+    "20,000 nFS 1": synthetic(
+        "--seed", "1", "--budget", "20000", before=(18_888, 78, 0.0012, 0.998, 0.61)
+    ),
+    "20,000 nFS 2": synthetic(
+        "--seed", "2", "--budget", "20000", before=(17_516, 61, 0.0022, 0.998, 0.60)
+    ),
+    "gamma 0.05 0": synthetic(
+        "--seed", "0", "--gamma", "0.05", before=(323_612, 348, 0.0007, 0.994, 0.56)
+    ),
+    "gamma 0.05 1": synthetic(
+        "--seed", "1", "--gamma", "0.05", before=(355_612, 349, 0.055, 0.997, 0.33)
+    ),
+    "gamma 0.05 2": synthetic(
+        "--seed", "2", "--gamma", "0.05", before=(359_612, 337, 0.0019, 0.997, 0.37)
+    ),
+    "tilt 0.3": synthetic("--tilt", "0.3", before=(231_612, 160, 0.0002, 1.000, 0.78)),
+    "black box": synthetic("--black-box", before=(239_032, 434, -0.0001, 1.000, 0.59)),
+    "256x256": synthetic("--size", "256", before=(112_816, 284, 0.0002, 1.000, 0.47)),
+    "elliptic 0": Case(["elliptic", "--seed", "0"], (337_478, 1035, 0.332, 0.71, 0.36)),
+    "elliptic 1": Case(["elliptic", "--seed", "1"], (357_538, 1495, 0.341, 0.72, 0.23)),
+    "elliptic 2": Case(["elliptic", "--seed", "2"], (325_538, 1119, 0.353, 0.71, 0.22)),
+    "linear": Case([], (16_430, 47, 0.0, 1.000, -float("inf"))),
 }
 
 
@@ -67,10 +100,11 @@ def linear(observations: int) -> dict:
     residual = data / noise
     gram = np.eye(observations) + slope @ slope.T
     log_z = -0.5 * residual @ np.linalg.solve(gram, residual) - 0.5 * np.linalg.slogdet(gram)[1]
-    own, own_excess = posterior.whitened_samples(5000, seed=2)
-    there = problem.evaluate(exact.astype(np.float32), problem.scales).log_likelihood - log_z
-    here = problem.evaluate(own, problem.scales).log_likelihood - log_z
-    reverse, forward = own_excess - here, there - posterior.excess(exact.astype(np.float32))
+    own, own_ratio = posterior.whitened_samples(5000, seed=2)
+    simulator, exact = msign.Simulator(problem), exact.astype(np.float32)
+    there = simulator.evaluate(exact, problem.scales).log_likelihood - log_z
+    here = simulator.evaluate(own, problem.scales).log_likelihood - log_z
+    reverse, forward = own_ratio - here, there - posterior.log_ratio(exact)
     summary = posterior.summary()
     summary |= {
         "jeffreys": float(reverse.mean() + forward.mean()),
@@ -99,35 +133,46 @@ def run(name: str, out: pathlib.Path) -> tuple[dict, int]:
 def line(name: str, s: dict, seconds: float, peak: float) -> str:
     modes = ":".join(f"{m:.3f}" for m in s["mode_fractions"])
     weighted = ":".join(f"{m:.3f}" for m in s["mode_fractions_weighted"])
-    error = (s["log_evidence"] - s["log_evidence_exact"]) / s["log_evidence_stderr"]
-    extra = (
-        ""
-        if "mean_error" not in s
-        else (f"  mean within {s['mean_error']:.3f} std, std within {100 * s['std_error']:.1f}%")
-    )
-    return (
+    error = ""
+    if "log_evidence_exact" in s:
+        sigmas = (s["log_evidence"] - s["log_evidence_exact"]) / s["log_evidence_stderr"]
+        error = f"{sigmas:.1f}"
+    extra = ""
+    if "mean_error" in s:
+        extra = f"  mean within {s['mean_error']:.3f} std, std within {100 * s['std_error']:.1f}%"
+    text = (
         f"{name:14s} {s['nfs']:7d} {s['seconds']:6.0f} {seconds:6.0f} {peak:5.1f} "
         f"{s['jeffreys']:8.4f} +- {s['jeffreys_stderr']:.4f} {s['jeffreys_estimated']:8.4f} "
-        f"{s['ess_fraction']:6.3f} {s['khat']:6.2f} {error:6.1f}  {modes} {weighted}{extra}"
+        f"{s['ess_fraction']:6.3f} {s['khat']:6.2f} {error:>6s}  {modes} {weighted}{extra}"
+    )
+    if CASES[name].before is None:
+        return text
+    nfs, fit, jeffreys, ess, khat = CASES[name].before
+    return text + (
+        f"\n{'  before':14s} {nfs:7d} {fit:6d} {'':12s} {jeffreys:8.4f} {'':18s} {ess:6.3f} {khat:6.2f}"
     )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("cases", nargs="*", choices=[*CASES, []], default=list(CASES))
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=", ".join(CASES))
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("runs/bench"))
     parser.add_argument("--observations", type=int, default=30, help="of the case `linear`")
     options = parser.parse_args()
+    for name in options.cases:
+        if name not in CASES:
+            parser.error(f"CASE must be one of {', '.join(CASES)}, got {name!r}")
     options.out.mkdir(parents=True, exist_ok=True)
     print(
-        "case               nFS    fit  total  peak  Jeffreys (exact)  estimated    ESS  k-hat  "
+        "case               nFS    fit  total  peak  Jeffreys           estimated    ESS  k-hat  "
         "log Z  modes, weighted\n"
         "                         sec    sec    GB                                            "
-        "sigmas"
+        "sigmas",
+        flush=True,
     )
-    for name in options.cases:
+    for name in options.cases or CASES:
         began = time.monotonic()
-        if CASES[name] is None:
+        if not CASES[name].arguments:
             summary = linear(options.observations)
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         else:

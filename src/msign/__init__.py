@@ -16,7 +16,7 @@ from msign.inference import (
 from msign.lattice import Lattice
 from msign.network import MsIGN
 from msign.priors import DensePrior, LaplacePrior, ScalarPrior, SpectralPrior
-from msign.problems import InverseProblem
+from msign.problems import InverseProblem, Simulator
 
 __all__ = [
     "Combined",
@@ -35,6 +35,7 @@ __all__ = [
     "Pool",
     "Posterior",
     "ScalarPrior",
+    "Simulator",
     "SpectralPrior",
     "fit",
     "problems",

@@ -1,7 +1,7 @@
 """A progress bar that is silent where the output is not a terminal."""
 
 import sys
-from typing import Any
+from typing import Any, Self
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
@@ -30,7 +30,7 @@ class ProgressBar:
         )
         self.task = self.bar.add_task("run", total=total, **values)
 
-    def __enter__(self) -> "ProgressBar":
+    def __enter__(self) -> Self:
         self.bar.start()
         return self
 

@@ -176,7 +176,7 @@ def summary_lines(summary: dict[str, Any]) -> list[str]:
     ]
     for stage in summary["stages"]:
         lines.append(
-            f"{stage['scale']:5d}  {stage['dimension']:9d}  {stage['trained_variables']:7d}  "
+            f"{stage['scale']:5d}  {stage['dimension']:9d}  {stage['variables']:7d}  "
             f"{stage['rounds']:6d}  {stage['nfs']:7d}  {stage['seconds']:7.1f}  "
             f"{stage['jeffreys_start']:10.3g}  {stage['jeffreys']:8.2g}  "
             f"{stage['ess_fraction']:.3f}  {stage['khat']:5.2f}  "

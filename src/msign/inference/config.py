@@ -35,10 +35,10 @@ class FitConfig:
         tolerance: A stage ends when its held-out Jeffreys estimate is below this for each variable
             (at the finest scale: below this in all, and k-hat below `max_khat`).
         max_khat: Tail of the importance weights that the finest scale should reach.
-        patience: A stage ends after more than so many rounds without improvement.
+        patience: A stage ends after more than so many rounds without improvement; each of them
+            halves the learning rate.
         give_up: A model whose divergence is this many times the lowest so far, and a nat, is given
-            up: the stage goes on from its best model with half the learning rate.
-        settle: Factor on the learning rate for each round behind the bridge, down to a tenth.
+            up: the stage goes on from its best model.
         certificate: Fields simulated at the end for the certificate, part of the budget; None: a
             twentieth of the budget, between 200 and 20,000.
         checkpoint_rounds: Rounds between checkpoints.
@@ -57,7 +57,6 @@ class FitConfig:
     max_khat: float = 0.5
     patience: int = 3
     give_up: float = 3.0
-    settle: float = 0.8
     certificate: int | None = None
     checkpoint_rounds: int = 1
 
@@ -79,9 +78,8 @@ class FitConfig:
                 checks.integer(name, getattr(self, name), 16)
         for name in ("tolerance", "max_khat", "give_up"):
             checks.positive(name, getattr(self, name))
-        for name in ("bridge_ess", "settle"):
-            if not 0 < checks.finite(name, getattr(self, name)) < 1:
-                raise ValueError(f"{name} must be in (0, 1), got {getattr(self, name)!r}")
+        if not 0 < checks.finite("bridge_ess", self.bridge_ess) < 1:
+            raise ValueError(f"bridge_ess must be in (0, 1), got {self.bridge_ess!r}")
 
     def method_for(self, problem: InverseProblem, size: int) -> Method:
         """The method of a stage that trains so many variables; refuses one that cannot work."""

@@ -24,7 +24,6 @@ from msign.training import combine, split_trainable
 from msign.weights import ess_fraction
 
 LEAST_PROBE = 100  # simulations that the start of a stage may use at least
-COARSE_SHARE = 3  # times the share of a fine stage: the work is at coarse scales
 
 
 class Run:
@@ -117,13 +116,12 @@ class Run:
     # --- stages -----------------------------------------------------------------------------------
 
     def share(self, scale: int) -> tuple[int, int]:
-        """The count of simulations that a stage must not exceed, and the size of its rounds."""
-        fine = max(2, self.problem.scales - 3)
-        left = [s for s in self.scales if s >= scale]
-        weights = [COARSE_SHARE if s <= fine else 1 for s in left]
-        least = self.round_size + LEAST_PROBE
-        free = self.simulator.left - self.certificate_size - len(left) * least
-        share = least + max(0, free) * weights[0] // sum(weights)
+        """The count of simulations that a stage must not exceed, and the size of its rounds.
+
+        What a stage does not use is for those after it.
+        """
+        left = sum(1 for s in self.scales if s >= scale)
+        share = (self.simulator.left - self.certificate_size) // left
         size = self.round_size
         if scale == self.problem.scales and self.config.round_size is None:
             # What is judged by its tails is judged on as many fields as the certificate.

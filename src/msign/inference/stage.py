@@ -21,8 +21,6 @@ from msign.variables import Variables
 from msign.weights import WeightReport, lost_evidence, weight_report
 
 SHOWN = 32  # variables that are kept of fields drawn, to look for modes
-IMPROVED = 0.1  # of the divergence, that counts as progress
-LEAST_RATE = 0.1  # the lowest factor on the learning rate
 
 
 class StageState(eqx.Module):
@@ -91,16 +89,14 @@ def train_stage(
         state = _assess(stage, _with(state, memory=memory), drawn, report, config, bridging)
         failed = _has_failed(state, report, config)
         if failed:
-            state = _with(state, model=state.best, rate=max(LEAST_RATE, 0.5 * state.rate))
+            state = _with(state, model=state.best)
         loss = np.nan
         if not state.done:
             good = memory.target.temperature == 1 and state.divergence < stage.tolerance
             memory, model, loss = method.update(
                 stage, state.memory, state.model, state.rate, jr.fold_in(key, 1), good
             )
-            settle = config.settle if memory.target.temperature == 1 else 1.0
-            rate = max(LEAST_RATE, settle * state.rate)
-            state = _with(state, memory=memory, model=model, rate=rate)
+            state = _with(state, memory=memory, model=model)
         state = _with(state, round=state.round + 1)
         after_round(state, _record(stage, state, report, failed, loss))
     return state
@@ -124,18 +120,19 @@ def _assess(
 ) -> StageState:
     """The state with its best model brought up to date, and whether the stage is done.
 
-    Lower divergence is better. At the finest scale, among divergences below the tolerance, lighter
-    tails of the weights are.
+    Lower divergence is better; it counts as progress by more than its standard error. At the finest
+    scale, among divergences below the tolerance, lighter tails of the weights are better. Without
+    progress the learning rate is halved.
     """
     floor = config.tolerance if stage.finest else -np.inf
     old, new = (max(j, floor) for j in (state.divergence, report.divergence))
     lighter = new == old and report.khat < state.khat
-    much = not np.isfinite(old) or old - new > IMPROVED * old
-    much = much or (lighter and report.khat < config.max_khat)
-    better = new < old or lighter
-    progress = (better and much) or bridging
-    state = _with(state, stale=0 if progress else state.stale + 1)
-    if better:
+    much = old - new > report.jeffreys_stderr or (lighter and report.khat < config.max_khat)
+    if much or bridging:
+        state = _with(state, stale=0)
+    else:
+        state = _with(state, stale=state.stale + 1, rate=0.5 * state.rate)
+    if new < old or lighter:
         state = _with(
             state,
             best=state.model,

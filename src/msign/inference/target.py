@@ -16,8 +16,6 @@ from jaxtyping import Array, PyTree
 
 from msign.weights import highest_power
 
-MAX_LOG_DROP = 1e4  # nats below the best likelihood at which a field counts as worthless
-
 
 class Tempered(eqx.Module):
     """The tempered target of temperature T in [0, 1]; 1 is the posterior itself."""
@@ -48,9 +46,9 @@ class Tempered(eqx.Module):
 
 
 def bounded_below(log_likelihood: np.ndarray) -> np.ndarray:
-    """Log-likelihoods of which no one, rejected simulations included, lies absurdly low."""
-    finite = log_likelihood[np.isfinite(log_likelihood)]
-    return np.maximum(log_likelihood, finite.max(initial=0.0) - MAX_LOG_DROP)
+    """Log-likelihoods with those of rejected simulations as low as the lowest of the others."""
+    finite = np.isfinite(log_likelihood)
+    return np.where(finite, log_likelihood, log_likelihood[finite].min(initial=0.0))
 
 
 def value_and_score(

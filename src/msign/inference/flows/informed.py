@@ -34,8 +34,7 @@ from msign.weights import normalised
 LINEAR = 0.9999  # part of the gradients that is linear in u above which a posterior is Gaussian
 LINEAR_TOLERANCE = 1e-5  # nats that may be left out of such a posterior
 ROWS_PER_DIRECTION = 3  # gradients that a linear fit to them needs for each direction
-REGRESSED = 20  # fields for each dimension where gradients come from regression, but
-MOST_REGRESSED = 20_000  # no more than this
+REGRESSED = 20  # fields for each dimension where gradients come from regression
 
 
 class Probe(NamedTuple):
@@ -158,7 +157,7 @@ class Informed(FlowKind):
                 rest = _gradients_at(simulator, scale, *fields)
                 probe = Probe(*(np.concatenate(pair) for pair in zip(probe, rest, strict=True)))
         else:
-            n = max(2, min(max(self.samples, REGRESSED * d), MOST_REGRESSED, allowance))
+            n = max(2, min(max(self.samples, REGRESSED * d), allowance))
             probe = _regressed_at(simulator, scale, model, most, *_fields(model, key, n))
         finite = np.all(np.isfinite(probe.gradients), axis=1)
         probe = Probe(*(a[finite] for a in probe))

@@ -28,8 +28,7 @@ NAMED: dict[str, Callable[[bool], Method]] = {
     "stein": lambda _: Fresh(objective=SteinObjective()),
 }
 
-MAX_POOLED = 2  # informed variables that a pool determines; of more, an emulator is trained on,
-MAX_EMULATED = 512  # unless there are more observations than these
+MAX_POOLED = 2  # informed variables that a pool determines; of more, an emulator is trained on
 MAX_POOLED_CELLS = 16  # cells of a lattice on which a network is trained on a pool
 
 
@@ -41,8 +40,7 @@ def choose_method(name: str, problem: InverseProblem, few: bool, size: int) -> M
     """
     derivative = problem.differentiable
     if name == "auto" and few:
-        many = size > MAX_POOLED and len(problem.data) <= MAX_EMULATED
-        name = "emulator" if many else "pool"
+        name = "emulator" if size > MAX_POOLED else "pool"
     elif name == "auto":
         fresh = "pathwise" if derivative else "centred"
         name = "pool" if size <= MAX_POOLED_CELLS else fresh

@@ -24,8 +24,6 @@ from msign.training import combine, descend, split_trainable
 from msign.variables import Variables
 from msign.weights import resampled
 
-COVERED = 4096  # fields of the pool, resampled, to which a model on a bridge is held
-
 
 @dataclasses.dataclass(frozen=True)
 class Emulator(Method):
@@ -75,7 +73,7 @@ class Emulator(Method):
             self.worth,
         )
         # The pool as an equally weighted sample of the target, to hold the model to all its modes.
-        index = resampled(log_weights, COVERED, float(jr.uniform(jr.fold_in(key, 2))))
+        index = resampled(log_weights, len(pool.s), float(jr.uniform(jr.fold_in(key, 2))))
         trainable, rest = split_trainable(model)
         trained, loss = _steps(
             trainable,
