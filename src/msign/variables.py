@@ -35,6 +35,15 @@ class Variables(eqx.Module):
         """Number of variables m."""
         return self.flow.shape[0]
 
+    @property
+    def alone(self) -> "Variables":
+        """The variables without their place in the field: the same program for every scale."""
+        return Variables(self.flow, None, self.size)
+
+    def with_flow(self, flow: AbstractBijection) -> "Variables":
+        """The variables in their place with another flow."""
+        return Variables(flow, self.basis, self.dim)
+
     def forward(self, z: Array) -> tuple[Array, Array]:
         """The variables s of one field, and log p - log prior there, from standard normal z."""
         s, log_det = paramax.unwrap(self.flow).transform_and_log_det(z)

@@ -222,7 +222,7 @@ def _moments(key: PRNGKeyArray, flow: AbstractBijection) -> tuple[np.ndarray, np
     By regression on the noise, which is exact for an affine flow, and the covariance of the rest.
     """
     z = jr.normal(key, (MOMENT_SAMPLES, *flow.shape))
-    s = np.asarray(eqx.filter_jit(jax.vmap(paramax.unwrap(flow).transform))(z), np.float64)
+    s = np.asarray(jax.jit(jax.vmap(paramax.unwrap(flow).transform))(z), np.float64)
     design = np.concatenate([np.ones((len(z), 1)), np.asarray(z, np.float64)], 1)
     fit, *_ = np.linalg.lstsq(design, s, rcond=None)
     rest = s - design @ fit

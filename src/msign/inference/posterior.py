@@ -209,7 +209,7 @@ class Posterior:
         """Log p - log prior of fields in whitened coordinates `(..., d)`."""
         u, variables = np.asarray(u), self.variables
         flat = u.reshape(-1, u.shape[-1])
-        values = _chunked(lambda v: log_ratio(variables, variables.reduce(v)), flat)
+        values = _chunked(lambda v: log_ratio(variables.alone, variables.reduce(v)), flat)
         return values.reshape(u.shape[:-1]).astype(np.float64)
 
     # --- corrections by simulation ----------------------------------------------------------------
@@ -306,12 +306,16 @@ class Posterior:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the posterior to a directory: one file per stage, certificates, summary."""
         files = FitFiles(path)
-        if not files.started:
-            about = {"problem": self.problem.name, "dimension": self.problem.dim}
-            fit = self.config.to_json()
-            files.write_json(
-                "config.json", {**about, "seed": self.seed, "budget": None, "fit": fit}
-            )
+        what = {
+            "problem": self.problem.name,
+            "dimension": self.problem.dim,
+            "seed": self.seed,
+            "fit": self.config.to_json(),
+        }
+        if files.started:
+            files.check_same(what)  # stages that stand there already are kept
+        else:
+            files.write_json("config.json", {**what, "budget": None})
             files.save_prior(self.problem)
         for scale in self.scales:
             if scale not in files.finished_stages():

@@ -143,7 +143,7 @@ class Run:
             finest=finest,
             learning_rate=config.flow.learning_rate(network, scale, config.train),
             bridge_ess=config.bridge_ess,
-            tolerance=config.tolerance * (1 if finest else start.size),
+            tolerance=config.tolerance if finest else config.coarse_tolerance * start.size,
             key=jr.fold_in(self.key, scale),
         )
 
@@ -297,10 +297,11 @@ def _small(state: StageState, proposals: int | None = None) -> StageState:
 
     With room for a number of `proposals` in the memory of a method that keeps them.
     """
-    model = split_trainable(state.model)[0]
-    state = eqx.tree_at(lambda t: (t.model, t.best), state, (model, split_trainable(state.best)[0]))
+    models = split_trainable(state.model)[0], split_trainable(state.best)[0]
     if proposals:
-        state = eqx.tree_at(lambda t: t.memory.proposals, state, [model] * proposals)
+        own = split_trainable(state.model.alone)[0]
+        state = eqx.tree_at(lambda t: t.memory.proposals, state, [own] * proposals)
+    state = eqx.tree_at(lambda t: (t.model, t.best), state, models)
     return state
 
 

@@ -90,6 +90,8 @@ def train_stage(
         failed = _has_failed(state, report, config)
         if failed:
             state = _with(state, model=state.best)
+        if failed or state.stale:
+            state = _with(state, rate=0.5 * state.rate)
         loss = np.nan
         if not state.done:
             good = memory.target.temperature == 1 and state.divergence < stage.tolerance
@@ -121,17 +123,13 @@ def _assess(
     """The state with its best model brought up to date, and whether the stage is done.
 
     Lower divergence is better; it counts as progress by more than its standard error. At the finest
-    scale, among divergences below the tolerance, lighter tails of the weights are better. Without
-    progress the learning rate is halved.
+    scale, among divergences below the tolerance, lighter tails of the weights are better.
     """
     floor = config.tolerance if stage.finest else -np.inf
     old, new = (max(j, floor) for j in (state.divergence, report.divergence))
     lighter = new == old and report.khat < state.khat
     much = old - new > report.jeffreys_stderr or (lighter and report.khat < config.max_khat)
-    if much or bridging:
-        state = _with(state, stale=0)
-    else:
-        state = _with(state, stale=state.stale + 1, rate=0.5 * state.rate)
+    state = _with(state, stale=0 if much or bridging else state.stale + 1)
     if new < old or lighter:
         state = _with(
             state,

@@ -74,12 +74,12 @@ class Emulator(Method):
         )
         # The pool as an equally weighted sample of the target, to hold the model to all its modes.
         index = resampled(log_weights, len(pool.s), float(jr.uniform(jr.fold_in(key, 2))))
-        trainable, rest = split_trainable(model)
+        trainable, rest = split_trainable(model.alone)
         trained, loss = _steps(
             trainable,
             rest,
             emulated,
-            stage.start,
+            stage.start.alone,
             jnp.asarray(pool.s[index], float),
             jnp.asarray(state.target.temperature < 1 or state.lost > 0),
             jnp.asarray(state.target.temperature, float),
@@ -89,7 +89,7 @@ class Emulator(Method):
             self.batch,
             self.clip_norm,
         )
-        return state, combine(trained, rest), float(loss)
+        return state, model.with_flow(combine(trained, rest).flow), float(loss)
 
 
 @eqx.filter_jit

@@ -87,7 +87,7 @@ class Fresh(Method):
         u, s, log_p = draw(model, noise)
         found = stage.simulator.evaluate(u, stage.scale, uses.uses_score)
         values = bounded_below(found.log_likelihood)
-        foot, foot_score = log_ratio_and_score(start, s)
+        foot, foot_score = log_ratio_and_score(start.alone, s)
         known = (values, np.asarray(foot, np.float64), np.asarray(log_p, np.float64))
         if target.temperature < 1:
             target = target.raised(*known, stage.bridge_ess * n)

@@ -49,7 +49,7 @@ def init_pool(stage: Stage, observations: int) -> PoolState:
 
 def add_to_pool(stage: Stage, state: PoolState, model: Variables, drawn: Simulated) -> PoolState:
     """The state with a round's fields, and the target as near to the posterior as they carry."""
-    trainable, rest = split_trainable(model)
+    trainable, rest = split_trainable(model.alone)
     proposals = [*state.proposals, trainable]
     models = [combine(p, rest) for p in proposals]
     values = bounded_below(drawn.log_likelihood)
@@ -74,7 +74,7 @@ class Pool(Method):
         flat: Fraction of the pool that flattened weights are worth.
     """
 
-    batch: int = 2048
+    batch: int = 1024
     picked: float = 0.1
     flat: float = 0.5
 
@@ -104,7 +104,7 @@ class Pool(Method):
             measure[: pool.size] += np.log(pool.size * chances[: pool.size])
         divergence = pool_variance if good else pool_divergence
         fields = (pool.s, target, measure, np.cumsum(chances))
-        trainable, rest = split_trainable(model)
+        trainable, rest = split_trainable(model.alone)
         trained, loss = _steps(
             trainable,
             rest,
@@ -116,7 +116,7 @@ class Pool(Method):
             min(self.batch, max(64, len(pool.s) // 4)),
             self.clip_norm,
         )
-        return state, combine(trained, rest), float(loss)
+        return state, model.with_flow(combine(trained, rest).flow), float(loss)
 
 
 @eqx.filter_jit
