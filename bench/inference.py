@@ -120,8 +120,8 @@ def linear(observations: int) -> dict:
 def run(name: str, out: pathlib.Path) -> tuple[dict, int]:
     """Summary and peak memory in kilobytes of one `msign run`."""
     folder = out / name.replace(" ", "_").replace(",", "")
-    command = [str(pathlib.Path(sys.executable).with_name("msign")), "run", "synthetic"]
-    command += [*CASES[name], "--out", str(folder), "--overwrite"]
+    command = [str(pathlib.Path(sys.executable).with_name("msign")), "run"]
+    command += [*CASES[name].arguments, "--out", str(folder), "--overwrite"]
     with open(out / f"{folder.name}.log", "w") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)
         _, status, usage = os.wait4(process.pid, 0)
@@ -149,7 +149,8 @@ def line(name: str, s: dict, seconds: float, peak: float) -> str:
         return text
     nfs, fit, jeffreys, ess, khat = CASES[name].before
     return text + (
-        f"\n{'  before':14s} {nfs:7d} {fit:6d} {'':12s} {jeffreys:8.4f} {'':18s} {ess:6.3f} {khat:6.2f}"
+        f"\n{'  before':14s} {nfs:7d} {fit:6d} {'':12s} {jeffreys:8.4f} {'':18s} {ess:6.3f} "
+        f"{khat:6.2f}"
     )
 
 

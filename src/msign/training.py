@@ -38,7 +38,7 @@ def adam(clip_norm: float, schedule: Any = 1.0) -> optax.GradientTransformation:
 
 
 def schedule(steps: int) -> optax.Schedule:
-    """Learning rate over so many steps, relative to the highest: up from zero, down by a cosine."""
+    """Learning rate relative to the highest: up from zero, down by a cosine."""
     warm = max(1, round(WARM_UP * steps))
     return optax.warmup_cosine_decay_schedule(1 / warm, 1.0, warm, max(steps, warm + 1))
 
@@ -56,7 +56,7 @@ def descend(
     steps: int,
     clip_norm: float,
 ) -> tuple[PyTree, Array]:
-    """Parameters after so many steps of Adam, for compiled code; each step has its own key.
+    """Parameters after some steps of Adam, for compiled code; each step has its own key.
 
     Returns the mean loss of the last tenth of the steps as well.
     """

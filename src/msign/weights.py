@@ -6,7 +6,6 @@
 import dataclasses
 from collections.abc import Callable
 
-import arviz as az
 import numpy as np
 from jaxtyping import ArrayLike
 
@@ -100,7 +99,7 @@ def resampled(log_weights: ArrayLike, n: int, start: float) -> np.ndarray:
 
 
 def highest_power(log_weights: Callable[[float], np.ndarray], worth: float, low: float) -> float:
-    """The largest T in [low, 1] whose weights are worth so many samples; `low` if none is.
+    """The largest T in [low, 1] whose weights are worth `worth` samples; `low` if none is.
 
     `log_weights(T)` are those on the way, T = 1 being its end.
     """
@@ -128,6 +127,8 @@ def pareto_khat(log_weights: ArrayLike) -> float:
     a = np.asarray(log_weights, np.float64)
     if np.ptp(a) < 1e-9:
         return -np.inf
+    import arviz as az  # takes two seconds, which not every use of the package should wait for
+
     with np.errstate(all="ignore"):
         return float(az.psislw(a - a.max())[1])
 

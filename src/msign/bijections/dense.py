@@ -93,7 +93,7 @@ class SplineCoupling(AbstractBijection):
     Args:
         key: Of the conditioner's initial weights.
         moved: Which variables move, a boolean for each.
-        candidates: Room for so many moved variables, at least as many as `moved` has.
+        candidates: Room for moved variables, at least as many as `moved` has.
         hidden: Width of the conditioner.
         knots: Bins of a spline.
         interval: Splines act on [-interval, interval] and are the identity outside.

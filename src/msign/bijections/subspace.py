@@ -37,10 +37,10 @@ class InformedConfig:
     Attributes:
         max_rank: Largest dimension of the subspace (where gradients say that the posterior is
             Gaussian, as many as they can tell).
-        coupling_rank: Couplings act on so many variables at most, the stiffest; an affine map acts
+        coupling_rank: Most variables that couplings act on, the stiffest; an affine map acts
             on all of them.
-        spline_rank: Couplings of up to so many variables are splines, of more affine: these cost
-            a fraction, and bend densities well enough where each has many others to lean on.
+        spline_rank: Couplings of up to this number of variables are splines, of more affine: these
+            cost a fraction, and bend densities well enough where each has many others to lean on.
         blocks: Couplings per stack (for a single variable half as many splines).
         hidden: Width of the conditioners' two hidden layers.
         knots: Bins of a spline.

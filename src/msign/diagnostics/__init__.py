@@ -1,6 +1,6 @@
 """Errors against a reference, quality of importance weights, modes."""
 
-from msign.diagnostics.modes import mode_fractions, mode_labels, valley_depth
+from msign.diagnostics.modes import Modes, find_modes, valley_depth
 from msign.diagnostics.reference import evaluate_against_reference, jeffreys_against, moment_errors
 from msign.weights import (
     WeightReport,
@@ -11,13 +11,13 @@ from msign.weights import (
 )
 
 __all__ = [
+    "Modes",
     "WeightReport",
     "ess_fraction",
     "evaluate_against_reference",
+    "find_modes",
     "jeffreys_against",
     "lost_evidence",
-    "mode_fractions",
-    "mode_labels",
     "moment_errors",
     "pareto_khat",
     "valley_depth",

@@ -58,7 +58,7 @@ def run_chains(
         covariance: `(r, r)`, roughly that of the posterior along them (it tunes, no more).
         steps: After burn-in.
         burn_in: Steps first, during which the step size is tuned.
-        every: Keep every so many-th state.
+        every: Keep one state of this many.
         others: Size of the Crank-Nicolson step in all other directions, in (0, 1].
         seed: Of the chains.
         scale: Of the fields; default the finest.

@@ -1,43 +1,110 @@
-"""Counting modes: clusters that a valley separates, and their masses."""
+"""Modes of a sample: regions of high density between which significant valleys lie.
+
+Parts of the sample are cut in two along their clearest valley until no part has one:
+
+1. Directions in which a part may be bimodal are its coordinates, its principal axes, and axes of
+   low kurtosis, high kurtosis or skewness. The latter are learnt from one half of the points and
+   judged by the other half.
+2. On each direction, distances between sorted points show the valley that is least likely in a
+   density of one peak. The level of the test counts all positions and directions searched.
+3. The valley may belong to one curved ridge, such as a ring, seen from the side. Directions whose
+   mean or spread changes across the valley join the first (`_companions`), and the valley has to
+   show again in these one to three dimensions: on a graph of nearest neighbours, on the path
+   that is lowest as late as possible, as few points around its lowest place against many around
+   the lower of the two peaks.
+4. Where the density itself is given, it decides: a path between the peaks climbs sideways until
+   its lowest density is known (the string method), and candidates may be less significant.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import ArrayLike
-from sklearn.cluster import KMeans
-from sklearn.decomposition import PCA
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import breadth_first_order, connected_components, minimum_spanning_tree
+from scipy.spatial import cKDTree
+from scipy.special import betainc
+
+from msign import checks
+from msign.weights import normalised
+
+DEPTH = 0.5  # A valley counts if its density is below this part of the lower peak's: Gaussians
+# of equal size and width are two modes from 3.4 standard deviations between them.
+FALSE_POSITIVES = 1e-3  # Probability that a cut divides a part of one mode.
+SEARCHED = 4000  # Points among which a part's valley is searched; the others follow the nearest.
+NEIGHBOURS = (24, 96)  # Points around a peak: few for small modes, many for shallow valleys.
+FEWEST = 4  # Points around the lowest place of an empty valley; as many as at the peak otherwise.
+EDGES = 10  # Neighbours of a point on the graph: enough to connect a smooth density's sample.
+TRIES = 4  # Directions tried for a cut, the clearest first.
+CONNECTION = 0.05  # Part of the points between two peaks below which no ridge can join them.
+NODES = 12  # Points of a path along which the density is climbed.
+BATCH = 128  # Points of each call of the density, so that a jitted function compiles once.
+EVALUATIONS = 15_000  # Points at which the density is evaluated, before the last path is begun.
+FILLED = 0.2  # Part of a valley that a climbing path has to fill in a step, lest it stops.
+
+Density = Callable[[np.ndarray], ArrayLike]
 
 
-def mode_labels(points: ArrayLike, max_modes: int = 4, depth: float = 0.5) -> np.ndarray:
-    """Which mode each of `(n, m)` points belongs to.
+class Modes(NamedTuple):
+    """Modes in the order of their centres on the coordinate that separates them best.
 
-    Points are projected on their two leading principal components and clustered by K-means. The
-    largest number of clusters counts of which each two are separated by a valley: half-way
-    between their centres, along the line through them, the density of their points falls below
-    `depth` times its lower peak. One mode if there are none.
+    Attributes:
+        labels: Mode of each point, `(n,)`, from 0.
+        fractions: Masses, `(k,)`; they sum to one.
+        stderr: Standard errors of the fractions for independent points, `(k,)`.
+        centres: Means of the points, without weights, `(k, m)`.
     """
-    x = np.asarray(points, np.float64)
-    if x.shape[1] > 2:
-        x = PCA(2, random_state=0).fit_transform(x)
-    for k in range(max_modes, 1, -1):
-        if len(x) < 20 * k:
-            continue
-        labels = KMeans(k, n_init=4, random_state=0).fit_predict(x)
-        pairs = [(i, j) for i in range(k) for j in range(i)]
-        if all(valley_depth(x, labels, i, j) < depth for i, j in pairs):
-            return labels
-    return np.zeros(len(x), int)
+
+    labels: np.ndarray
+    fractions: np.ndarray
+    stderr: np.ndarray
+    centres: np.ndarray
+
+    def reweighted(self, log_weights: ArrayLike | None) -> "Modes":
+        """The same modes with the masses that these importance weights give them."""
+        inside = self.labels[:, None] == np.arange(len(self.centres))
+        weights = normalised(np.zeros(len(inside)) if log_weights is None else log_weights)
+        checks.shape("log_weights", weights.shape, (len(inside),))
+        fractions = weights @ inside
+        # Delta method for self-normalised weights.
+        stderr = np.sqrt(weights**2 @ (inside - fractions) ** 2)
+        return self._replace(fractions=fractions, stderr=stderr)
 
 
-def mode_fractions(
-    points: ArrayLike, log_weights: ArrayLike | None = None, max_modes: int = 4
-) -> list[float]:
-    """Masses of the modes, from the lowest to the highest centre on the leading axis."""
-    x = np.asarray(points, np.float64)
-    labels = mode_labels(x, max_modes)
-    a = np.zeros(len(x)) if log_weights is None else np.asarray(log_weights, np.float64)
-    w = np.exp(a - a.max())
-    axis = x[:, 0] if x.shape[1] <= 2 else PCA(1, random_state=0).fit_transform(x)[:, 0]
-    names = sorted(set(labels), key=lambda k: axis[labels == k].mean())
-    return [float(w[labels == k].sum() / w.sum()) for k in names]
+def find_modes(
+    points: ArrayLike,
+    log_weights: ArrayLike | None = None,
+    log_density: Density | None = None,
+    max_modes: int = 8,
+    depth: float = DEPTH,
+) -> Modes:
+    """Modes of `(n, m)` independent points, and their masses.
+
+    Importance weights move mass between modes, and do not define them. `log_density` is that of
+    which the points are samples, from `(k, m)` to `(k,)` and up to a constant. A valley counts
+    if its density is below `depth` times the lower peak's; repeated points count once.
+    Permuting the points permutes the labels. Takes O(n m^2) operations and memory O(n m).
+    """
+    x = checks.finite_array("points", points)
+    if x.ndim != 2 or 0 in x.shape:
+        raise ValueError(f"points must have shape (n, m), got {x.shape}")
+    checks.integer("max_modes", max_modes, 1)
+    distinct, inverse = np.unique(x, axis=0, return_inverse=True)
+    density = None if log_density is None else _CountedDensity(log_density)
+    whole, open_parts = [], [np.arange(len(distinct))]
+    while open_parts:
+        part = open_parts.pop(0)
+        full = len(whole) + len(open_parts) + 1 >= max_modes
+        second = None if full else _second_part(distinct[part], depth, density)
+        if second is None:
+            whole.append(part)
+        else:
+            open_parts += [part[~second], part[second]]
+    labels = np.empty(len(distinct), int)
+    for k, part in enumerate(whole):
+        labels[part] = k
+    return _ordered(x, labels[inverse.reshape(-1)], len(whole)).reweighted(log_weights)
 
 
 def valley_depth(x: np.ndarray, labels: np.ndarray, i: int, j: int) -> float:
@@ -54,8 +121,384 @@ def valley_depth(x: np.ndarray, labels: np.ndarray, i: int, j: int) -> float:
     return float(valley / max(min(left, right), 1e-300))
 
 
-def find_modes(points, log_weights=None, log_density=None):  # temporary, by the main developer
-    import collections
+def _ordered(x: np.ndarray, labels: np.ndarray, count: int) -> Modes:
+    """Modes without masses."""
+    centres = np.stack([x[labels == k].mean(0) for k in range(count)])
+    within = np.mean((x - centres[labels]) ** 2, axis=0)
+    best = np.argmax(centres.var(0) / np.maximum(within, 1e-300))
+    order = np.argsort(centres[:, best], kind="stable")
+    return Modes(np.argsort(order)[labels], np.ones(0), np.ones(0), centres[order])
 
-    f = np.asarray(mode_fractions(points, log_weights))
-    return collections.namedtuple("Modes", "fractions stderr")(f, 0 * f)
+
+# --- one cut -------------------------------------------------------------------------------------
+
+
+class _Rule(NamedTuple):
+    """When counts show a valley.
+
+    Attributes:
+        depth: Largest density of a valley over that of the lower peak.
+        level: Log-probability, for all places searched, below which a valley is no chance.
+        sigmas: Standard deviations by which a low count may be too low.
+    """
+
+    depth: float
+    level: float
+    sigmas: float
+
+    def is_deep(self, few: ArrayLike, many: ArrayLike) -> np.ndarray:
+        few = np.asarray(few)
+        return few + self.sigmas * np.sqrt(few) <= self.depth * np.asarray(many)
+
+
+def _second_part(
+    x: np.ndarray, depth: float, density: "_CountedDensity | None"
+) -> np.ndarray | None:
+    """Which points lie beyond the clearest valley; none if no valley counts."""
+    n = len(x)
+    if n < 2 * NEIGHBOURS[0]:
+        return None
+    rng = np.random.default_rng(0)
+    some = rng.permutation(n)[:SEARCHED]
+    z, clipped, transform = _whitened(x)
+    m = z.shape[1]
+    strict, loose = _Rule(depth, np.log(FALSE_POSITIVES), 2.0), _Rule(depth, 0.0, 0.0)
+    exact = density is not None and density.left > 0
+    rule = loose if exact else strict
+    for axes in _subspaces(z[some], clipped[some], transform, rule):
+        y = _whitened(z @ axes)[0]
+        # Learnt axes are known up to an angle of sqrt(m / n). Equal noise on all axes keeps the
+        # density along a thin ring even, which errors of some of the axes would not.
+        blur = np.sqrt(m / len(some)) if 1 < axes.shape[1] < m else 0.0
+        seen = y[some] + blur * rng.normal(size=(len(some), y.shape[1]))
+        for cut in _cuts(seen, rule):
+            if exact:
+                around = cKDTree(y[some]).query(seen[cut.path], NEIGHBOURS[0])[1]
+                path = x[some][around].mean(1)
+                if not density.has_valley(path, x[some], cut.second, depth):
+                    continue
+            return cut.second[cKDTree(seen).query(y)[1]]
+    return None
+
+
+def _whitened(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Points in principal coordinates of unit variance, the same with clipped tails, the map.
+
+    One percent of each coordinate is clipped before its moments are taken.
+    """
+    clipped = np.clip(x, *np.quantile(x, [0.005, 0.995], axis=0))
+    mean = clipped.mean(0)
+    values, vectors = np.linalg.eigh(np.cov(clipped.T, ddof=0).reshape(x.shape[1], -1))
+    keep = values > 1e-14 * values.max()
+    transform = vectors[:, keep] / np.sqrt(values[keep])
+    return (x - mean) @ transform, (clipped - mean) @ transform, transform
+
+
+def _subspaces(
+    z: np.ndarray, clipped: np.ndarray, transform: np.ndarray, rule: _Rule
+) -> Iterator[np.ndarray]:
+    """Axes `(m, 1 to 3)` of subspaces in which whitened points may have a valley."""
+    n, m = z.shape
+    fixed = np.eye(m)
+    groups = [(fixed, z)]
+    if m > 1:
+        coordinates = np.linalg.pinv(transform)
+        standard = coordinates / np.maximum(np.linalg.norm(coordinates, axis=0), 1e-300)
+        principal = standard @ np.linalg.eigh(standard.T @ standard)[1]
+        fixed = np.concatenate([fixed, _unit(coordinates), _unit(principal)], 1)
+        h = n // 2
+        groups = [
+            (fixed, z),
+            (_learnt_axes(clipped[:h]), z[h:]),
+            (_learnt_axes(clipped[h:]), z[:h]),
+        ]
+    correction = np.log(sum(axes.shape[1] for axes, _ in groups))
+    found = []
+    for axes, judged in groups:
+        log_p, places = _line_valleys(judged @ axes, rule)
+        for q in np.flatnonzero(log_p + correction < rule.level):
+            found.append((log_p[q] / len(judged), len(found), axes[:, q], places[q]))
+    for _, _, axis, place in sorted(found, key=lambda candidate: candidate[:2])[:TRIES]:
+        yield np.concatenate([axis[:, None], _companions(clipped, axis, place)], 1)
+    if 1 < m <= 3:
+        yield np.eye(m)
+
+
+def _learnt_axes(clipped: np.ndarray) -> np.ndarray:
+    """Directions of low kurtosis, of high kurtosis and of large skewness (FastICA), `(m, 20)`."""
+    z, _, transform = _whitened(clipped)
+    m = z.shape[1]
+    fourth = np.linalg.eigh(z.T @ (np.sum(z**2, axis=1)[:, None] * z))[1]
+    starts = np.concatenate([np.eye(m), fourth], 1)
+    t = z @ starts
+    kurtosis = np.argsort(np.mean(t**4, axis=0), kind="stable")
+    skewness = np.argsort(-np.abs(np.mean(t**3, axis=0)), kind="stable")
+    flat, heavy = starts[:, kurtosis[:6]], starts[:, kurtosis[-4:]]
+    skew = starts[:, skewness[:4]]
+    for _ in range(8):
+        flat, heavy = _fast_ica(z, flat), _fast_ica(z, heavy)
+        skew = _unit(z.T @ (z @ skew) ** 2)
+    halves = flat
+    for _ in range(4):  # the line between the means of two halves, as in k-means
+        halves = _unit(z.T @ np.sign(z @ halves))
+    return _unit(transform @ np.concatenate([flat, halves, heavy, skew], 1))
+
+
+def _fast_ica(z: np.ndarray, axes: np.ndarray) -> np.ndarray:
+    g = np.tanh(z @ axes)
+    return _unit(z.T @ g / len(z) - np.mean(1 - g**2, axis=0) * axes)
+
+
+def _unit(columns: np.ndarray) -> np.ndarray:
+    return columns / np.maximum(np.linalg.norm(columns, axis=0), 1e-300)
+
+
+def _log_p(few: ArrayLike, many: ArrayLike, volume: ArrayLike = 1.0) -> np.ndarray:
+    """Log-probability of so deep a valley where densities are equal.
+
+    A ball of `volume` holds `few` points and one of unit volume `many`: volumes up to the a-th
+    point are Gamma(a). Below the smallest numbers Chernoff's bound takes over.
+    """
+    a, b, v = (np.asarray(value, np.float64) for value in (few, many, volume))
+    exact = betainc(b, a, 1 / (1 + v))
+    bound = a * np.log((a + b) * v / ((1 + v) * a)) + b * np.log((a + b) / ((1 + v) * b))
+    return np.where(exact > 1e-290, np.log(np.maximum(exact, 1e-300)), bound)
+
+
+def _scales(n: int) -> list[int]:
+    return [k for k in NEIGHBOURS if 4 * k <= n] or [n // 4]
+
+
+def _line_valleys(t: np.ndarray, rule: _Rule) -> tuple[np.ndarray, np.ndarray]:
+    """Clearest valley in each column: log-p of all positions, `(c,)`; left peak, valley, right."""
+    n, c = t.shape
+    t, columns = np.sort(t, axis=0), np.arange(c)
+    best, places = np.zeros(c), np.zeros((c, 3))
+    for k in _scales(n):
+        width = np.maximum(t[k:] - t[:-k], 1e-300)
+        middle = 0.5 * (t[k:] + t[:-k])
+        left = np.minimum.accumulate(width, 0)
+        right = np.minimum.accumulate(width[::-1], 0)[::-1]
+        lower_peak = np.maximum(left, right)
+        for a in (FEWEST, k):
+            s = (k - a) // 2  # windows of a points in the middle of those of k
+            ratio = (t[a:] - t[:-a])[s : s + len(width)] / lower_peak
+            i = ratio.argmax(0)
+            volume = ratio[i, columns]
+            log_p = _log_p(a, k, volume) + np.log(2 * len(_scales(n)) * n / k * n / a)
+            for j in np.flatnonzero((log_p < best) & rule.is_deep(a, k * volume)):
+                high = np.flatnonzero(width[:, j] <= lower_peak[i[j], j])
+                sides = high[high <= i[j]][-1], high[high >= i[j]][0]
+                valley = 0.5 * (t[i[j] + s, j] + t[i[j] + s + a, j])
+                best[j] = log_p[j]
+                places[j] = middle[sides[0], j], valley, middle[sides[1], j]
+    return best, places
+
+
+def _companions(z: np.ndarray, axis: np.ndarray, place: np.ndarray) -> np.ndarray:
+    """Up to two directions in which points change, in mean or spread, across a valley.
+
+    None if the change could be chance (edges of the spectrum of random matrices), is too small
+    to make up for half of the density, or if hardly a point is there to join the peaks.
+    """
+    n, m = z.shape
+    t = z @ axis
+    left, valley, right = place
+    side = np.where(t < valley, valley - left, right - valley)
+    far = np.minimum(np.abs(t - valley) / np.maximum(side, 1e-300), 1)
+    if m == 1 or np.mean(far < 0.5) < CONNECTION:
+        return np.zeros((m, 0))
+    far = (far - far.mean()) / far.std()
+    others = np.linalg.qr(np.concatenate([axis[:, None], np.eye(m)], 1))[0][:, 1:]
+    t = t - t.mean()
+    rest = (z - z.mean(0)) @ others
+    rest, _, root = _whitened(rest - np.outer(t, t @ rest / (t @ t)))
+    shift = far @ rest / n
+    spread, directions = np.linalg.eigh(rest.T @ (far[:, None] * rest) / n)
+    sizes = np.concatenate([[np.linalg.norm(shift)], np.abs(spread)])
+    chance = np.concatenate(
+        [[np.sqrt((m + 3 * np.sqrt(2 * m)) / n)], np.full(len(spread), 2.2 * np.sqrt(m / n))]
+    )
+    excess = sizes / np.maximum(chance, 0.2)
+    taken = [q for q in np.argsort(-excess, kind="stable")[:2] if excess[q] > 1]
+    return others @ root @ np.concatenate([_unit(shift)[:, None], directions], 1)[:, taken]
+
+
+# --- valleys on a graph --------------------------------------------------------------------------
+
+
+class _Cut(NamedTuple):
+    """A cut of n points in two.
+
+    Attributes:
+        log_p: Log-probability of so clear a valley in a sample of one mode.
+        second: Which points lie beyond the valley, `(n,)`.
+        path: Indices of points from peak to peak.
+    """
+
+    log_p: float
+    second: np.ndarray
+    path: np.ndarray
+
+
+def _cuts(y: np.ndarray, rule: _Rule) -> Iterator[_Cut]:
+    """Up to three cuts of points in one to three dimensions, the clearest first."""
+    n, d = y.shape
+    tree = cKDTree(y)
+    radii, near = tree.query(y, max(_scales(n)) + 1)
+    found: list[tuple[float, int, int, int, np.ndarray]] = []
+    for k in _scales(n):
+        height = -np.log(np.maximum(radii[:, k], 1e-300))  # rises with the density
+        ends, places, levels = _spanning_tree(y, tree, near[:, : EDGES + 1], height, k)
+        peak = list(range(n))  # leads from each point to the highest one of its region
+        for e, (i, j) in enumerate(ends.tolist()):
+            low, high = sorted((_last(peak, i), _last(peak, j)), key=height.__getitem__)
+            log_p = 0.0
+            if height[low] - levels[e] > 0.5 * np.log(1 / rule.depth) / d:
+                correction = np.log(len(_scales(n)) * n / k)
+                log_p = correction + _log_p_of_place(tree, places[e], y[low], k, rule)
+            if log_p < rule.level:
+                found.append((log_p, e, low, high, ends))
+            else:
+                peak[low] = high
+    for log_p, e, low, high, ends in sorted(found, key=lambda cut: cut[:2])[:3]:
+        whole = coo_array((np.ones(n - 1), ends.T), (n, n))
+        cut = coo_array((np.ones(n - 2), np.delete(ends, e, 0).T), (n, n))
+        before = breadth_first_order(whole, low, directed=False)[1]
+        path = [high]
+        while path[-1] != low:
+            path.append(int(before[path[-1]]))
+        second = connected_components(cut, directed=False)[1] == 1
+        yield _Cut(log_p, second, np.array(path))
+
+
+def _last(chain: list[int], i: int) -> int:
+    """The end of a chain of links, which becomes shorter on the way."""
+    while chain[i] != i:
+        chain[i] = chain[chain[i]]
+        i = chain[i]
+    return i
+
+
+def _log_p_of_place(
+    tree: cKDTree, place: np.ndarray, peak: np.ndarray, k: int, rule: _Rule
+) -> float:
+    """Counts in balls of one radius around the lowest place of a path and around a peak.
+
+    Equal radii compare densities of points near a curve or a sheet as well, whose dimension is
+    not that of the space.
+    """
+    distances = tree.query(place, k)[0]
+    best = 0.0
+    for few in (FEWEST, k):
+        many = tree.query_ball_point(peak, distances[few - 1], return_length=True)
+        if rule.is_deep(few, many):
+            best = min(best, float(_log_p(few, many)) + np.log(2 * tree.n / few))
+    return best
+
+
+def _spanning_tree(
+    y: np.ndarray, tree: cKDTree, near: np.ndarray, height: np.ndarray, k: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Tree of highest edges between neighbours: ends `(n - 1, 2)`, lowest places, their heights.
+
+    Edges come from the highest to the lowest. The way between two points on the tree is, among
+    all on the graph, the one whose lowest place is highest. A point without a higher neighbour
+    is joined to the nearest higher point, however far.
+    """
+    n = len(y)
+    rank = np.argsort(np.argsort(height, kind="stable"), kind="stable")
+    tops = np.flatnonzero(rank[near].max(1) == rank)
+    far = []
+    for top in tops[rank[tops] < n - 1]:
+        higher = np.flatnonzero(rank > rank[top])
+        far.append((top, higher[np.sum((y[higher] - y[top]) ** 2, axis=1).argmin()]))
+    short = np.stack([np.repeat(np.arange(n), EDGES), near[:, 1:].ravel()], 1)
+    long = np.reshape(far, (-1, 2)).astype(int)
+    keys = [np.min(pairs, axis=1) * n + np.max(pairs, axis=1) for pairs in (short, long)]
+    key = np.unique(np.concatenate(keys))
+    key = key[key // n < key % n]
+    ends = np.stack([key // n, key % n], 1)
+    places, levels = y[ends].mean(1), height[ends].min(1)
+    for e in np.searchsorted(key, keys[1]):
+        a, b = y[ends[e]]
+        inside = a + np.linspace(0, 1, 9)[1:-1, None] * (b - a)
+        heights = -np.log(np.maximum(tree.query(inside, [k])[0][:, 0], 1e-300))
+        places[e], levels[e] = inside[heights.argmin()], min(levels[e], heights.min())
+    cost = coo_array((levels.max() + 1 - levels, ends.T), (n, n))
+    kept = minimum_spanning_tree(cost).tocoo()
+    kept = np.searchsorted(key, kept.row.astype(int) * n + kept.col)
+    kept = kept[np.argsort(-levels[kept], kind="stable")]
+    return ends[kept], places[kept], levels[kept]
+
+
+# --- valleys of a density ------------------------------------------------------------------------
+
+
+class _CountedDensity:
+    """A log-density in batches of one size, of which `left` points may still be asked for."""
+
+    def __init__(self, log_density: Density) -> None:
+        self.log_density = log_density
+        self.left = EVALUATIONS
+
+    def __call__(self, points: np.ndarray) -> np.ndarray:
+        """Values at `(..., m)`; not a number counts as no density."""
+        flat = points.reshape(-1, points.shape[-1])
+        padding = -len(flat) % BATCH
+        padded = np.concatenate([flat, np.repeat(flat[-1:], padding, axis=0)])
+        self.left -= len(padded)
+        batches = np.split(padded, len(padded) // BATCH)
+        values = [np.asarray(self.log_density(batch), np.float64) for batch in batches]
+        checks.shape("log_density(points)", values[0].shape, (BATCH,))
+        found = np.concatenate(values)[: len(flat)].reshape(points.shape[:-1])
+        return np.where(np.isnan(found), -1e300, np.maximum(found, -1e300))
+
+    def has_valley(self, path: np.ndarray, x: np.ndarray, second: np.ndarray, depth: float) -> bool:
+        """Whether a valley stays on a path `(l, m)` between two parts of the points x that climbs.
+
+        It climbs sideways by Newton's method as long as this fills the valley.
+        """
+        parts = [x[second], x[~second]]
+        inner = np.concatenate([part - part.mean(0) for part in parts])
+        values, vectors = np.linalg.eigh(np.cov(inner.T, ddof=0).reshape(x.shape[1], -1))
+        axes = vectors * np.sqrt(np.maximum(values, 1e-14 * values.max()))  # columns
+        nodes = _respaced(np.linalg.solve(axes, path.T).T, NODES)
+        log_ratio, shallow = -np.inf, np.log(depth)
+        while True:
+            nodes = _respaced(self._climbed(nodes, axes), NODES)
+            before, log_ratio = log_ratio, self._log_ratio(nodes, axes)
+            if log_ratio >= shallow:
+                return False
+            if log_ratio - before < FILLED * (shallow - log_ratio) or self.left < 0:
+                return True
+
+    def _log_ratio(self, nodes: np.ndarray, axes: np.ndarray) -> float:
+        """Lowest density on a path over the lower one of the peaks at its two sides."""
+        values = self(_respaced(nodes, 4 * NODES) @ axes.T)
+        left = np.maximum.accumulate(values)
+        right = np.maximum.accumulate(values[::-1])[::-1]
+        return float(np.min(values - np.minimum(left, right)))
+
+    def _climbed(self, nodes: np.ndarray, axes: np.ndarray) -> np.ndarray:
+        """One step of each node, in units of the axes; those between the ends move sideways."""
+        step, m = 0.3, nodes.shape[1]
+        here = self(nodes @ axes.T)
+        around = nodes[:, None, None] + step * np.array([1, -1])[:, None, None] * np.eye(m)
+        plus, minus = np.moveaxis(self(around @ axes.T), 1, 0)
+        slope = (plus - minus) / (2 * step)
+        bend = (plus + minus - 2 * here[:, None]) / step**2
+        newton = np.where(bend < 0, -slope / np.minimum(bend, -1e-300), np.sign(slope)).clip(-1, 1)
+        along = _unit((nodes[2:] - nodes[:-2]).T).T
+        newton[1:-1] -= np.sum(newton[1:-1] * along, axis=1, keepdims=True) * along
+        trials = nodes + np.array([0, 1, 0.5, 0.2, 0.05])[:, None, None] * newton
+        best = self(trials @ axes.T).argmax(0)
+        return trials[best, np.arange(len(nodes))]
+
+
+def _respaced(path: np.ndarray, count: int) -> np.ndarray:
+    """So many points at equal distances along a polygon."""
+    lengths = np.linalg.norm(np.diff(path, axis=0), axis=1)
+    at = np.concatenate([[0], np.cumsum(lengths)])
+    wanted = np.linspace(0, at[-1], count)
+    return np.stack([np.interp(wanted, at, coordinate) for coordinate in path.T], 1)

@@ -37,7 +37,7 @@ class FitConfig:
         coarse_tolerance: Coarser stages are stepping stones: each ends when its estimate is below
             this for each variable.
         max_khat: Tail of the importance weights that the finest scale should reach.
-        patience: A stage ends after more than so many rounds without improvement; each of them
+        patience: A stage ends after more rounds than this without improvement; each of them
             halves the learning rate.
         give_up: A model whose divergence is this many times the lowest so far, and a nat, is given
             up: the stage goes on from its best model.
@@ -85,7 +85,7 @@ class FitConfig:
             raise ValueError(f"bridge_ess must be in (0, 1), got {self.bridge_ess!r}")
 
     def method_for(self, problem: InverseProblem, size: int) -> Method:
-        """The method of a stage that trains so many variables; refuses one that cannot work."""
+        """The method of a stage that trains `size` variables; refuses one that cannot work."""
         method, few = self.method, self.flow.few_variables
         if isinstance(method, str):
             method = choose_method(method, problem, few, size)

@@ -260,7 +260,7 @@ class Posterior:
             for name in ("reverse_kl", "forward_kl", "jeffreys", "jeffreys_stderr")
         }
         modes = find_modes(held_out.coordinates)
-        weighted = find_modes(held_out.coordinates, held_out.log_weights)
+        weighted = modes.reweighted(held_out.log_weights)
         result: dict[str, Any] = {
             "problem": self.problem.name,
             "dimension": self.prior.lattice.dim,

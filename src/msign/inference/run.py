@@ -124,7 +124,7 @@ class Run:
         share = (self.simulator.left - self.certificate_size) // left
         size = self.round_size
         if scale == self.problem.scales and self.config.round_size is None:
-            # What is judged by its tails is judged on as many fields as the certificate.
+            # Tails of weights are estimated from as many fields as those of the certificate.
             size = int(np.clip(share // 8, size, max(size, self.certificate_size)))
         return self.simulator.nfs + share, size
 
@@ -258,7 +258,7 @@ class Run:
         first = next(r for r in self.records if r["scale"] == stage.scale)
         certificate = self.certificates[stage.scale]
         modes = find_modes(state.shown)
-        weighted = find_modes(state.shown, state.log_weights)
+        weighted = modes.reweighted(state.log_weights)
         return {
             "scale": stage.scale,
             "dimension": stage.start.dim,

@@ -48,5 +48,5 @@ def simulate(
 
 
 def part_size(dim: int) -> int:
-    """How many fields of so many values are held at once."""
+    """How many fields of `dim` values are held at once."""
     return max(1, VALUES_AT_ONCE // dim)

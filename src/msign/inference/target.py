@@ -16,6 +16,8 @@ from jaxtyping import Array, PyTree
 
 from msign.weights import highest_power
 
+WORTHLESS = 1e4  # nats below the best likelihood: no weight is left, and numbers stay finite
+
 
 class Tempered(eqx.Module):
     """The tempered target of temperature T in [0, 1]; 1 is the posterior itself."""
@@ -46,9 +48,9 @@ class Tempered(eqx.Module):
 
 
 def bounded_below(log_likelihood: np.ndarray) -> np.ndarray:
-    """Log-likelihoods with those of rejected simulations as low as the lowest of the others."""
-    finite = np.isfinite(log_likelihood)
-    return np.where(finite, log_likelihood, log_likelihood[finite].min(initial=0.0))
+    """Log-likelihoods of which no one, rejected simulations included, is minus infinity."""
+    finite = log_likelihood[np.isfinite(log_likelihood)]
+    return np.maximum(log_likelihood, finite.max(initial=0.0) - WORTHLESS)
 
 
 def value_and_score(

@@ -10,7 +10,6 @@ from numpy.typing import ArrayLike
 
 from msign import checks
 from msign.priors import LaplacePrior
-from msign.problems.fem import EllipticSolver
 from msign.problems.inverse import InverseProblem
 
 GAMMA = 0.02
@@ -38,6 +37,8 @@ def elliptic(
             coarser scales; 0: off.
         gamma: Standard deviation of the noise.
     """
+    from msign.problems.fem import EllipticSolver  # and with it Numba, which others need not have
+
     if checks.integer("size", size, 16) & (size - 1):
         raise ValueError(f"size must be a power of two, got {size}")
     scale = HARD_SCALE if hard else checks.positive("observation_scale", observation_scale)
@@ -67,7 +68,10 @@ def truth(size: int) -> np.ndarray:
 
 
 def load(s1: np.ndarray, s2: np.ndarray) -> np.ndarray:
-    """The right-hand side f: two sources and two sinks (f4 = (0.7, 0.7), see the design)."""
+    """The right-hand side f: two sources and two sinks (f4 = (0.7, 0.7)).
+
+    The paper gives f4 the centre of f3, which would break the symmetry that it relies on.
+    """
     bumps = [a * np.exp(-10 * ((s1 - b) ** 2 + (s2 - c) ** 2)) for a, b, c in WELLS]
     return 50 / np.pi * np.sum(bumps, axis=0)
 

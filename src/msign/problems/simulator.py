@@ -261,7 +261,7 @@ class Simulator:
 
 
 def _check_batch(name: str, a: ArrayLike, axes: int) -> None:
-    """Refuse fields, of so many axes each, that are not a batch of at least one."""
+    """Refuse fields, of `axes` axes each, that are not a batch of at least one."""
     shape = np.shape(a)
     if len(shape) != axes + 1:
         raise ValueError(f"{name} must be a batch of fields with one leading axis, got {shape}")

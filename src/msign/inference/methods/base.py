@@ -50,7 +50,7 @@ class Stage(NamedTuple):
     key: PRNGKeyArray
 
     def affords(self, simulations: int) -> bool:
-        """Whether so many more simulations stay within the stage's share of the budget."""
+        """Whether that many more simulations stay within the stage's share of the budget."""
         return self.simulator.nfs + simulations <= self.limit
 
 

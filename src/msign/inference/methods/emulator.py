@@ -30,7 +30,7 @@ class Emulator(Method):
     """Train pathwise on fresh samples of the emulated target, which true simulations judge.
 
     Attributes:
-        cubic: Cubic terms in so many leading variables at most.
+        cubic: Most leading variables that have cubic terms.
         rows_per_term: Fields for each term of the polynomial, or it is given fewer terms.
         worth: Weights are tempered until they are worth this fraction of the fields fitted.
     """

@@ -79,7 +79,7 @@ class Terms(NamedTuple):
 
     @classmethod
     def of(cls, rank: int, cubic: int, most: int) -> "Terms":
-        """At most so many terms: cubic ones, in the leading variables, go first, then quadratic."""
+        """At most `most` terms: cubic ones, in the leading variables, go first, then quadratic."""
         terms = cls(rank, _ordered(rank, 2), _ordered(min(rank, cubic), 3))
         if len(terms) > most:
             few = max(0, min(rank, int(np.sqrt(2 * max(0, most - rank - 1)) - 0.5)))
@@ -114,7 +114,7 @@ def fit_polynomial(
         residual: Their whitened residuals `(n, m)`.
         log_weights: Of the fields `(n,)`: how the target's density relates to what drew them. They
             are tempered, by a power below one, where they are worth too few fields.
-        cubic: Cubic terms in so many leading variables at most.
+        cubic: Most leading variables that have cubic terms.
         rows_per_term: Fields for each term of the polynomial, or it is given fewer terms.
         worth: Fraction of the fields that tempered weights are worth.
     """
@@ -127,7 +127,7 @@ def fit_polynomial(
 
 
 def tempered(log_weights: np.ndarray, worth: float) -> np.ndarray:
-    """Weights, of sum one, to the largest power up to one at which they are worth so many."""
+    """Weights, of sum one, to the largest power up to one at which they are worth `worth`."""
     power = highest_power(lambda t: t * log_weights, worth, 0.0)
     return normalised(power * log_weights)
 

@@ -74,6 +74,7 @@ class Pool(Method):
         flat: Fraction of the pool that flattened weights are worth.
     """
 
+    steps: int = 1200
     batch: int = 1024
     picked: float = 0.1
     flat: float = 0.5

@@ -39,7 +39,7 @@ class SamplePool(eqx.Module):
 
     @classmethod
     def empty(cls, capacity: int, m: int, proposals: int, observations: int = 0) -> "SamplePool":
-        """A pool with room for so many fields of m variables, proposals and residuals."""
+        """An empty pool with room for fields of m variables, proposals and residuals."""
         return cls(
             np.zeros((capacity, m)),
             np.zeros(capacity),
@@ -100,7 +100,7 @@ class SamplePool(eqx.Module):
         return target.log_ratio(self.log_likelihood, self.log_ratio[0]) - mean
 
     def raised(self, target: Tempered, effective: float) -> Tempered:
-        """The target at the highest temperature at which its weights are worth so many fields."""
+        """The target at the highest temperature that is worth `effective` fields."""
         n = self.size
         values = self.log_likelihood[:n], self.log_ratio[0, :n]
         return target.raised(*values, self.mixture()[:n], effective)
