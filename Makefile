@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint types bench clean
+.PHONY: demo test test-processors test-seeds lint types bench clean
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c "import sys; assert sys.version_info >= (3, 11), 'Python 3.11 or later is needed'"
@@ -24,8 +24,21 @@ lint: $(STAMP)
 types: $(STAMP)
 	$(BIN)/mypy
 
+PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
+
 test: lint types
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(PYTEST)
+
+# The tests as other processors run them: vector instructions as they are, of AVX2, of SSE 4.2.
+test-processors: $(STAMP)
+	$(PYTEST)
+	XLA_FLAGS=--xla_cpu_max_isa=AVX2 $(PYTEST)
+	XLA_FLAGS=--xla_cpu_max_isa=SSE4_2 $(PYTEST)
+
+# The tests with other random numbers than their usual ones.
+test-seeds: $(STAMP)
+	MSIGN_TEST_SEED=1 $(PYTEST)
+	MSIGN_TEST_SEED=2 $(PYTEST)
 
 bench: $(STAMP)
 	$(BIN)/python bench/prior.py

@@ -7,7 +7,7 @@ import jax.random as jr
 import numpy as np
 from flowjax.bijections import AbstractBijection, Reshape, Sigmoid
 
-from helpers import random_covariance, seeded
+from helpers import moved, random_covariance, seeded
 from msign.bijections import (
     ActNorm,
     AffineCoupling,
@@ -16,9 +16,9 @@ from msign.bijections import (
     GlowBlock,
     GlowConfig,
     InformedConfig,
+    InformedFlow,
     SplineCoupling,
     Squeezed,
-    SubspaceFlow,
     TriangularMap,
     Whitened,
     glow_flow,
@@ -27,6 +27,11 @@ from msign.bijections import (
     squeeze_window,
     squeezed_shape,
 )
+from msign.inference import Combined, Emulator, Fresh, Glow, Informed, Pool
+from msign.inference.flows import FlowKind
+from msign.inference.flows.directions import align
+from msign.inference.methods import Method
+from msign.inference.methods.objectives import CentredJeffreys, PathwiseJeffreys, ScoreJeffreys
 from msign.lattice import Lattice
 from msign.priors import (
     BlockReflection,
@@ -126,8 +131,12 @@ def spline_coupling(moved: list[bool], candidates: int) -> SplineCoupling:
     return SplineCoupling(KEY, moved, candidates, hidden=5, knots=4, interval=6.0)
 
 
-def subspace_flow() -> SubspaceFlow:
-    return SubspaceFlow(ORTHOGONAL[:, :3], informed_stack(KEY, 3, INFORMED))
+def carried_flow() -> InformedFlow:
+    """From a flow of two variables to one of three, along other directions."""
+    basis, lifted = ORTHOGONAL[:, :3], np.linalg.qr(positive(6, 2))[0]
+    before = moved(informed_stack(KEY, 2, INFORMED))
+    now = informed_stack(jr.fold_in(KEY, 1), 3, INFORMED)
+    return InformedFlow(align(basis, lifted), now, lifted, before)
 
 
 # What depends on the dimension is there in every one; what acts on channels only, once.
@@ -165,8 +174,28 @@ BIJECTIONS: dict[str, Case] = {
         lambda: informed_stack(KEY, 5, InformedConfig(coupling_rank=3, hidden=5, knots=4)),
         masked=True,
     ),
-    "SubspaceFlow": Case(subspace_flow, masked=True),
+    "InformedFlow": Case(
+        lambda: InformedFlow(ORTHOGONAL[:, :3], informed_stack(KEY, 3, INFORMED)), masked=True
+    ),
+    "InformedFlow carried": Case(carried_flow, identity=False, masked=True),
     "BlockReflection": fixed(lambda: BlockReflection(positive(4, 3), 2)),
     "Rotation": fixed(lambda: Rotation(ORTHOGONAL)),
     "Sigmoid": fixed(lambda: Sigmoid((4, 3))),
+}
+
+SMALL_INFORMED = Informed(InformedConfig(blocks=2, hidden=4, spline_rank=0), samples=60)
+SMALL_GLOW = Glow(GlowConfig(blocks=1, hidden=4))
+
+# Kinds of flow that may stand at each scale of a network, and ways to train them.
+FLOWS: dict[str, FlowKind] = {
+    "Informed": SMALL_INFORMED,
+    "Glow": SMALL_GLOW,
+    "Combined": Combined((SMALL_INFORMED, SMALL_GLOW)),
+}
+METHODS: dict[str, Method] = {
+    "Pool": Pool(steps=20, batch=64),
+    "Emulator": Emulator(steps=20, batch=64),
+    "Fresh pathwise": Fresh(steps=5, batch=20, objective=PathwiseJeffreys()),
+    "Fresh centred": Fresh(steps=5, batch=20, objective=CentredJeffreys()),
+    "Fresh score": Fresh(steps=5, batch=20, objective=ScoreJeffreys()),
 }

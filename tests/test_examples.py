@@ -10,6 +10,7 @@ import pytest
 
 import msign
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 ROOT = pathlib.Path(__file__).parents[1]
 MODULES = [m.name for m in pkgutil.walk_packages(msign.__path__, "msign.")]
 
@@ -25,4 +26,5 @@ def test_readme(tmp_path, monkeypatch):
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
     assert blocks
     for block in blocks:
-        exec(compile(block, "README.md", "exec"), {})
+        smaller = block.replace("size=8", "size=4").replace("budget=5_000", "budget=1_000")
+        exec(compile(smaller, "README.md", "exec"), {})

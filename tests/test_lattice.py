@@ -4,14 +4,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from helpers import seeded
 from msign import Lattice
 from msign.lattice import from_blocks, haar, join_bands, split_bands, to_blocks
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 LATTICES = [Lattice((8,)), Lattice((4, 6)), Lattice((2, 4, 6)), Lattice((4, 4), 3)]
 
 
 def field(lattice, *batch):
-    return jnp.asarray(np.random.default_rng(0).normal(size=(*batch, *lattice.field_shape)))
+    return jnp.asarray(np.random.default_rng(seeded(0)).normal(size=(*batch, *lattice.field_shape)))
 
 
 @pytest.mark.parametrize("shape, sides", [((28, 28), [7, 14, 28]), ((12,), [3, 6, 12])])

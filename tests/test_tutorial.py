@@ -3,6 +3,9 @@
 import pathlib
 import re
 
+import pytest
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 DOCS = pathlib.Path(__file__).parents[1] / "docs"
 
 

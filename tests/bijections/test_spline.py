@@ -5,17 +5,21 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from helpers import seeded
 from msign.bijections.spline import spline_forward, spline_inverse, spline_numbers
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 INTERVAL = 3.0
-NUMBERS = jnp.asarray(np.random.default_rng(0).normal(size=spline_numbers(5)))
+NUMBERS = jnp.asarray(np.random.default_rng(seeded(0)).normal(size=spline_numbers(5)))
 GRID = jnp.linspace(-3.5, 3.5, 2001)
 
 
+@jax.jit
 def forward(x):
     return spline_forward(x, jnp.broadcast_to(NUMBERS, (*x.shape, len(NUMBERS))), INTERVAL)
 
 
+@jax.jit
 def inverse(y):
     return spline_inverse(y, jnp.broadcast_to(NUMBERS, (*y.shape, len(NUMBERS))), INTERVAL)
 
@@ -52,6 +56,7 @@ def test_log_slope_is_that_of_the_function(function):
 def test_gradient_of_the_numbers_against_finite_differences():
     points = jnp.linspace(-2.5, 2.5, 7)
 
+    @jax.jit
     def total(numbers):
         many = jnp.broadcast_to(numbers, (len(points), len(numbers)))
         x, log_slope = spline_inverse(points, many, INTERVAL)

@@ -7,7 +7,7 @@ import jax.random as jr
 import numpy as np
 import pytest
 
-from helpers import moved, refused
+from helpers import moved, refused, seeded
 from msign.bijections import GlowConfig
 from msign.images import Glow, load_model
 from msign.lattice import Lattice
@@ -21,36 +21,37 @@ def glow(scales=2):
 
 
 def test_at_the_start_it_is_white_noise():
-    x = jr.normal(jr.key(0), (3, 4, 4, 2))
+    x = jr.normal(jr.key(seeded(0)), (3, 4, 4, 2))
     expected = jax.scipy.stats.norm.logpdf(x, 0.3, 0.7).sum((1, 2, 3))
-    np.testing.assert_allclose(glow().log_prob(x), expected, rtol=1e-12)
+    np.testing.assert_allclose(glow().log_prob(x), expected, rtol=1e-10)
 
 
 def test_round_trip_and_density_against_the_jacobian():
     model = moved(glow(), 0.2)
-    x = jr.normal(jr.key(1), (4, 4, 2))
+    x = jr.normal(jr.key(seeded(1)), (4, 4, 2))
     z = model.encode(x)
     assert [entry.size for entry in z] == [16, 16]
     np.testing.assert_allclose(model.decode(z), x, atol=1e-10)
     flat = lambda x: jnp.concatenate(model.backward(x.reshape(4, 4, 2))[0])  # noqa: E731
-    jacobian = jax.jacobian(flat)(x.ravel())
-    normal = jax.scipy.stats.norm.logpdf(flat(x.ravel())).sum()
-    expected = normal + np.linalg.slogdet(jacobian)[1]
+    jacobian = jax.jit(jax.jacobian(flat))(x.ravel())
+    normal = jax.scipy.stats.norm.logpdf(jnp.concatenate(z)).sum()
+    expected = normal + np.linalg.slogdet(np.asarray(jacobian))[1]
     assert float(model.log_prob(x)) == pytest.approx(float(expected), rel=1e-10)
 
 
 def test_samples_have_the_density_of_noise_and_cool_down():
     model = glow()
-    hot, cold = (model.sample(jr.key(2), 500, temperature=t) for t in (1.0, 0.5))
-    assert float(hot.std()) == pytest.approx(0.7, rel=0.03)
+    hot, cold = (model.sample(jr.key(seeded(2)), 500, temperature=t) for t in (1.0, 0.5))
+    assert np.std(hot) == pytest.approx(0.7, rel=6 / np.sqrt(2 * hot.size))
     np.testing.assert_allclose(cold - 0.3, 0.5 * (hot - 0.3), atol=1e-12)
 
 
 def test_start_from_data_gives_every_actnorm_unit_variance():
-    fields = 2 + 3 * jr.normal(jr.key(3), (200, 4, 4, 2)) * jnp.asarray([1.0, 5.0])
+    fields = 2 + 3 * jr.normal(jr.key(seeded(3)), (200, 4, 4, 2)) * jnp.asarray([1.0, 5.0])
     started = glow().started_from(fields)
-    z = started.encode(fields)
-    assert abs(float(z[0].mean())) < 0.05 and float(z[0].std()) == pytest.approx(1, rel=0.05)
+    # Nothing follows the last actnorm yet, so that its output is the noise itself.
+    z = np.asarray(started.encode(fields)[0])
+    assert abs(z.mean()) < 1e-6 and z.std() == pytest.approx(1, rel=1e-4)
     assert float(started.log_prob(fields).mean()) > float(glow().log_prob(fields).mean()) + 100
 
 
@@ -67,7 +68,7 @@ def test_files(tmp_path):
     model = moved(glow(), 0.2)
     model.save(tmp_path / "glow.msign")
     again = load_model(tmp_path / "glow.msign")
-    x = jr.normal(jr.key(1), (2, 4, 4, 2))
+    x = jr.normal(jr.key(seeded(1)), (2, 4, 4, 2))
     np.testing.assert_array_equal(again.log_prob(x), model.log_prob(x))
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import optax
 import pytest
 
-from helpers import moved, refused
+from helpers import identical, moved, refused, seeded
 from msign.images import Pixels, Setting, build_model
 from msign.images.config import Training
 from msign.images.model import join, split_trainable
@@ -31,9 +31,10 @@ from msign.images.step import (
 )
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
-SETTING = Setting().changed(blocks=2, hidden=4, scales=1, batch=8, warmup=0)
+# Steps so small that the loss is linear on the way.
+SETTING = Setting().changed(blocks=2, hidden=4, scales=1, batch=8, warmup=0, learning_rate=1e-6)
 MOMENTS = Moments(0.0, 0.3, (), 10)
-IMAGES = np.random.default_rng(0).integers(0, 256, (8, 4, 4, 1), dtype=np.uint8)
+IMAGES = np.random.default_rng(seeded(0)).integers(0, 256, (8, 4, 4, 1), dtype=np.uint8)
 PIXELS = Pixels()
 
 
@@ -45,10 +46,10 @@ def model_of(kind="msign", scales=1):
 
 
 @functools.cache
-def one_step(scales=1, **options):
+def one_step(kind="msign", scales=1, **options):
     training = SETTING.changed(**options).training
     optimiser = optimiser_of(training, 10, True)
-    params, rest = split_trainable(model_of(scales=scales), 1)
+    params, rest = split_trainable(model_of(kind, scales), 1)
     weights = on_all_devices(Weights(params, params, optimiser.init(params)))
     step = make_step(rest, 1, PIXELS, training, optimiser, 16)
     return step(weights, IMAGES, jr.key(5), 0)
@@ -56,15 +57,15 @@ def one_step(scales=1, **options):
 
 def test_parts_and_recomputation_change_nothing():
     expected = one_step(part=8, recompute="nothing")
-    for options in ({"part": 4}, {"part": 8, "recompute": "blocks"}):
+    for options in ({"part": 4, "recompute": "nothing"}, {"part": 8, "recompute": "blocks"}):
         found = one_step(**options)
         for a, b in zip(jax.tree.leaves(expected), jax.tree.leaves(found), strict=True):
-            np.testing.assert_allclose(b, a, rtol=1e-6, atol=1e-9)
+            np.testing.assert_allclose(b, a, rtol=0, atol=1e-9)
 
 
 def test_flipping_changes_the_loss_and_only_by_mirrored_images():
     """Each image's bits are those of itself or of its mirror image."""
-    _, loss = one_step(part=8, flip=True)
+    _, loss = one_step(part=8, recompute="nothing", flip=True)
     noise = jr.uniform(jr.fold_in(jr.fold_in(jr.key(5), 0), 0), IMAGES.shape)
     either = [
         bits_of(model_of(), PIXELS, jnp.asarray(images), noise, 1, 16)
@@ -77,19 +78,18 @@ def test_flipping_changes_the_loss_and_only_by_mirrored_images():
 
 @pytest.mark.parametrize("kind", ["msign", "glow"])
 def test_the_loss_is_bits_per_dimension_and_a_step_lowers_it(kind):
-    training = SETTING.training
-    optimiser = optimiser_of(training, 50, True)
-    params, rest = split_trainable(model_of(kind), 1)
-    weights = on_all_devices(Weights(params, params, optimiser.init(params)))
-    step = make_step(rest, 1, PIXELS, training, optimiser, 16)
-    losses = []
-    for number in range(50):
-        weights, loss = step(weights, IMAGES, jr.key(5), number)
-        losses.append(float(loss))
+    """Of the same noise it must fall, as the gradient says."""
+    weights, loss = one_step(kind, part=8, recompute="nothing")
+    _, rest = split_trainable(model_of(kind), 1)
     noise = jr.uniform(jr.fold_in(jr.fold_in(jr.key(5), 0), 0), IMAGES.shape)
-    expected = bits_of(model_of(kind), PIXELS, jnp.asarray(IMAGES), noise, 1, 16).mean()
-    assert losses[0] == pytest.approx(float(expected), rel=1e-9)
-    assert np.mean(losses[-5:]) < losses[0] - 0.05
+
+    @eqx.filter_jit
+    def bits(model):
+        return bits_of(model, PIXELS, jnp.asarray(IMAGES), noise, 1, 16).mean()
+
+    before = float(bits(model_of(kind)))
+    assert float(loss) == pytest.approx(before, rel=1e-9)
+    assert float(bits(join(weights.params, rest, 1))) < before
 
 
 def test_a_stage_trains_its_flows_and_no_finer_ones():
@@ -97,11 +97,11 @@ def test_a_stage_trains_its_flows_and_no_finer_ones():
     weights, _ = one_step(scales=2)
     _, rest = split_trainable(model, 1)
     after = join(weights.params, rest, 1)
-    assert not eqx.tree_equal(after.flows[0], model.flows[0])
-    assert eqx.tree_equal(after.flows[1], model.flows[1])
-    assert eqx.tree_equal(after.priors, model.priors)
+    assert not identical(after.flows[0], model.flows[0])
+    assert identical(after.flows[1], model.flows[1])
+    assert identical(after.priors, model.priors)
     joint, rest = split_trainable(model, 2)
-    assert eqx.tree_equal(join(joint, rest, 2), model)
+    assert identical(join(joint, rest, 2), model)
 
 
 def test_fields_of_a_scale_are_pooled_dequantised_images():
@@ -156,9 +156,10 @@ TWO_DEVICES = """
 import json, sys
 import jax
 jax.config.update("jax_enable_x64", True)
+jax.config.update("jax_disable_most_optimizations", True)
 sys.path[:0] = {path!r}
 import test_step
-weights, loss = test_step.one_step(part=4)
+weights, loss = test_step.one_step(part=4, recompute="nothing")
 leaves = jax.tree.leaves(weights.params)
 assert len(leaves[0].sharding.device_set) == jax.device_count() == 2
 print(json.dumps([float(loss), [float(abs(leaf).sum()) for leaf in leaves]]))
@@ -169,13 +170,14 @@ def test_two_devices_give_the_loss_of_one():
     """Also the same weights after the step; in a process that has two devices."""
     here = os.path.dirname(__file__)
     code = TWO_DEVICES.format(path=[here, os.path.dirname(here)])
-    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=2"
+    environment = os.environ | {"XLA_FLAGS": flags}
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     loss, sums = json.loads(done.stdout.splitlines()[-1])
-    weights, expected = one_step(part=4)
+    weights, expected = one_step(part=4, recompute="nothing")
     assert loss == pytest.approx(float(expected), rel=1e-9)
     ours = [float(abs(leaf).sum()) for leaf in jax.tree.leaves(weights.params)]
-    np.testing.assert_allclose(sums, ours, rtol=1e-6)
+    np.testing.assert_allclose(sums, ours, rtol=0, atol=1e-9)

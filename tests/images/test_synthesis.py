@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from helpers import moved, refused
+from helpers import moved, refused, seeded
 from msign.images import (
     Pixels,
     Setting,
@@ -24,10 +24,10 @@ from msign.report.images import image_grid, save_png, snapshot_grid
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 PIXELS = Pixels()
-MOMENTS = Moments(0.0, 0.2, (np.asarray(0.2),), 10)
+MOMENTS = Moments(0.0, 0.05, (np.asarray(0.05),), 10)  # all far from black and white
 SETTING = Setting().changed(blocks=3, hidden=4, scales=2)
 MODEL = moved(build_model(SETTING.architecture, (8, 8, 1), MOMENTS), 0.05)
-IMAGES = np.random.default_rng(0).integers(60, 190, (6, 8, 8, 1), dtype=np.uint8)
+IMAGES = np.random.default_rng(seeded(0)).integers(60, 190, (6, 8, 8, 1), dtype=np.uint8)
 
 
 def test_samples_are_images_that_depend_on_seed_and_temperature():
@@ -71,10 +71,11 @@ def test_snapshots_end_with_the_image_and_grow_from_scale_to_scale():
 
 def test_round_trip_is_exact_up_to_rounding():
     worst, typical = round_trip_error(MODEL, PIXELS, IMAGES)
-    assert 0 < typical < worst < 1e-9
+    assert typical <= worst < 1e-9
 
 
 def test_bits_do_not_depend_on_batches_and_more_draws_tighten_the_bound(monkeypatch):
+    monkeypatch.setattr("msign.images.evaluate.BATCH_PIXELS", 6 * 64)
     images = StoredImages([IMAGES])
     found = bits_per_dim(MODEL, PIXELS, images, draws=4)
     assert found.images == 6 and found.values == 64 and found.draws == 4
@@ -84,15 +85,16 @@ def test_bits_do_not_depend_on_batches_and_more_draws_tighten_the_bound(monkeypa
     # A border of zeros costs bits, which are divided by the values without it.
     assert bits_per_dim(MODEL, PIXELS, images, values=32).mean == pytest.approx(2 * one.mean)
     # Batches of one size, the last filled up with repetitions that do not count.
-    more = StoredImages([IMAGES, IMAGES[:2]])
-    monkeypatch.setattr("msign.images.evaluate.BATCH_PIXELS", 6 * 64)
-    cut = bits_per_dim(MODEL, PIXELS, more)
-    assert cut.images == 8 and cut.mean != one.mean
-    assert cut.mean == pytest.approx(one.mean, abs=3 * one.error)
+    cut = bits_per_dim(MODEL, PIXELS, StoredImages([IMAGES, IMAGES[:2]]))
+    assert cut.images == 8
+    pair = (8 * cut.mean - 6 * one.mean) / 2
+    pairs = StoredImages([IMAGES[:2]] * 3)
+    means = [bits_per_dim(MODEL, PIXELS, pairs, seed=k).mean for k in range(1, 11)]
+    assert abs(pair - np.mean(means)) < 8 * np.sqrt(3) * np.std(means, ddof=1)
 
 
 def test_independent_pixels_of_a_fair_coin_have_one_bit():
-    coins = np.random.default_rng(0).integers(0, 2, (4000, 2, 2, 1))
+    coins = np.random.default_rng(seeded(0)).integers(0, 2, (4000, 2, 2, 1))
     assert independent_pixels_bits(coins[:2000], coins[2000:], 2) == pytest.approx(1, abs=0.01)
     assert independent_pixels_bits(coins * 0, coins * 0, 2) < 0.01
 

@@ -1,43 +1,128 @@
-"""Options of fit: their defaults that depend on size, and their files."""
+"""Options of fit: checked when made, read from files, and what they choose."""
 
 import json
 
+import numpy as np
 import pytest
 
-from msign import FitConfig, GlowConfig, InformedConfig
+from conformance import FLOWS, METHODS
+from helpers import refused
+from msign import (
+    Combined,
+    FitConfig,
+    Fresh,
+    Glow,
+    GlowConfig,
+    Informed,
+    InformedConfig,
+    InverseProblem,
+    LaplacePrior,
+    Pool,
+    fit,
+)
+from msign.inference import Emulator
+from msign.inference.files import prior_network
+from msign.inference.methods.objectives import CentredJeffreys, PathwiseJeffreys, ScoreJeffreys
+from msign.problems import synthetic
+
+PROBLEM = synthetic(8)
+BLACK_BOX = InverseProblem(
+    LaplacePrior((4,), alpha=0.5, beta=1.0), lambda x: np.asarray(x)[:, :2], [0.0, 0.0], 1.0
+)
+ROUND_TRIPS = {
+    "defaults": FitConfig(),
+    "everything else": FitConfig(
+        flow=Combined((Informed(InformedConfig(knots=7)), Glow(GlowConfig((0, 3), 4), rate=0.01))),
+        method=Fresh(objective=ScoreJeffreys(reverse=0.5), batch=7),
+        train="last",
+        rounds=3,
+    ),
+    **{name: FitConfig(flow=kind) for name, kind in FLOWS.items()},
+    **{name: FitConfig(method=method) for name, method in METHODS.items()},
+}
 
 
-def test_written_and_read_again():
-    config = FitConfig(
-        flow="glow",
-        glow=GlowConfig(blocks=(0, 3), hidden=4),
-        informed=InformedConfig(knots=7),
-        learning_rate=0.01,
-    )
+@pytest.mark.parametrize("name", ROUND_TRIPS)
+def test_written_and_read_again(name):
+    config = ROUND_TRIPS[name]
     assert FitConfig.from_json(json.loads(json.dumps(config.to_json()))) == config
 
 
-def test_small_informed_flows_train_long_on_large_batches():
-    config = FitConfig()
-    assert config.pool_batch(4, 60_000) == 2048 and config.pool_batch(5, 60_000) == 512
-    assert config.pool_batch(4, 400) == 100  # a quarter of what there is
-    assert config.pool_steps(4, 60_000) == 1200 and config.pool_steps(4, 20_000) == 400
-    assert config.flow_step(4) == 5e-3 and config.flow_step(5) == 2e-3
-    glow = FitConfig(flow="glow")
-    assert glow.pool_batch(4, 60_000) == 512 and glow.pool_steps(4, 60_000) == 400
+def test_only_options_are_read():
+    values = FitConfig().to_json()
+    values["flow"] = {"kind": "Popen", "args": "rm"}
+    with refused("kind must be one of", "got 'Popen'"):
+        FitConfig.from_json(values)
 
 
 @pytest.mark.parametrize(
-    ("config", "scale", "rate"),
+    ("options", "problem", "size", "kind"),
     [
-        (FitConfig(flow="glow", glow=GlowConfig(blocks=2, hidden=8)), 2, 2e-3),
-        (FitConfig(flow="glow", glow=GlowConfig(blocks=32, hidden=64)), 1, 5e-4),
-        (FitConfig(flow="glow", glow=GlowConfig(blocks=32, hidden=64)), 2, 2.5e-4),
-        (FitConfig(flow="glow", glow=GlowConfig(blocks=32, hidden=64), train="last"), 2, 5e-4),
-        (FitConfig(flow="glow", glow=GlowConfig(blocks=(0, 32), hidden=(1, 64))), 2, 5e-4),
-        (FitConfig(flow="glow", glow=GlowConfig(blocks=0)), 2, 2e-3),
-        (FitConfig(flow="glow", glow=GlowConfig(blocks=32), learning_rate=0.1), 2, 0.1),
+        ({}, PROBLEM, 1, Pool),
+        ({}, PROBLEM, 2, Pool),
+        ({}, PROBLEM, 3, Emulator),
+        ({"method": "pool"}, PROBLEM, 9, Pool),
+        ({"flow": Glow()}, PROBLEM, 16, Pool),
+        ({"flow": Glow()}, PROBLEM, 64, PathwiseJeffreys),
+        ({"flow": Glow()}, BLACK_BOX, 64, CentredJeffreys),
+        ({"flow": Glow(), "method": "score"}, BLACK_BOX, 4, ScoreJeffreys),
+        ({"flow": Glow(), "method": "reverse_kl"}, BLACK_BOX, 4, CentredJeffreys),
+        ({"flow": Combined((Informed(), Glow()))}, PROBLEM, 64, PathwiseJeffreys),
     ],
 )
-def test_deep_and_wide_networks_take_small_steps(config, scale, rate):
-    assert config.network_step(scale, 2) == pytest.approx(rate)
+def test_how_a_stage_learns(options, problem, size, kind):
+    chosen = FitConfig(steps=17, **options).method_for(problem, size)
+    assert chosen.steps == 17
+    assert isinstance(getattr(chosen, "objective", chosen), kind)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"flow": "glow"}, "flow must be a FlowKind, got 'glow'"),
+        ({"method": "mse"}, "method must be one of"),
+        ({"steps": 0}, "steps must be at least 1, got 0"),
+        ({"bridge_ess": 1.0}, "bridge_ess must be in (0, 1), got 1.0"),
+        ({"round_size": 3}, "round_size must be at least 16, got 3"),
+        ({"tolerance": 0.0}, "tolerance must be positive, got 0.0"),
+        ({"conditioning": "nearest"}, "conditioning must be 'exact' with flow=Informed"),
+        (
+            {"conditioning": "nearest", "flow": Combined((Glow(), Informed()))},
+            "conditioning must be 'exact' with flow=Combined",
+        ),
+    ],
+)
+def test_bad_options(options, message):
+    with refused(message):
+        FitConfig(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem", "message"),
+    [
+        ({"flow": Glow(), "method": "pathwise"}, BLACK_BOX, "the forward map has no derivative"),
+        ({"flow": Glow(), "method": "stein"}, BLACK_BOX, "the forward map has no derivative"),
+        ({"flow": Glow(), "method": "emulator"}, PROBLEM, "it is for informed flows"),
+    ],
+)
+def test_methods_that_cannot_work_are_refused_before_any_work(options, problem, message, tmp_path):
+    with refused("method must not be", message):
+        fit(problem, 5000, out=tmp_path / "run", config=FitConfig(**options))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("glow", "train", "scale", "rate"),
+    [
+        (GlowConfig(blocks=2, hidden=8), "all", 2, 2e-3),
+        (GlowConfig(blocks=32, hidden=64), "all", 1, 5e-4),
+        (GlowConfig(blocks=32, hidden=64), "all", 2, 2.5e-4),
+        (GlowConfig(blocks=32, hidden=64), "last", 2, 5e-4),
+        (GlowConfig(blocks=(0, 32), hidden=(1, 64)), "all", 2, 5e-4),
+        (GlowConfig(blocks=0), "all", 2, 2e-3),
+    ],
+)
+def test_deep_and_wide_networks_take_small_steps(glow, train, scale, rate):
+    kind = Glow(glow)
+    network = prior_network(synthetic(4), FitConfig(flow=kind))
+    assert kind.learning_rate(network, scale, train) == pytest.approx(rate)

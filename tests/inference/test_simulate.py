@@ -3,25 +3,30 @@
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
+import pytest
 
-from msign.bijections import InformedConfig
+from helpers import moved, seeded
+from msign import Simulator
+from msign.bijections import TriangularMap
 from msign.inference import simulate as module
-from msign.inference.models import FlowCore, StageModel, informed_flow
 from msign.inference.simulate import simulate
 from msign.problems import synthetic
+from msign.variables import Variables, log_ratio
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
 def test_parts_count_and_weights(monkeypatch):
-    problem = synthetic(4)
-    basis = jnp.linalg.qr(jr.normal(jr.key(0), (16, 2)))[0]
-    core = FlowCore(informed_flow(jr.key(1), (2,), InformedConfig(blocks=2, knots=4)), (2,))
-    model = StageModel(core, basis, 16)
+    simulator = Simulator(synthetic(4))
+    basis = jnp.linalg.qr(jr.normal(jr.key(seeded(0)), (16, 2)))[0]
+    model = Variables(moved(TriangularMap(2), 0.3), basis, 16)
     monkeypatch.setattr(module, "VALUES_AT_ONCE", 16 * 30)
-    drawn = simulate(problem, model, 2, jr.key(2), 100)
-    assert problem.nfs == 100
-    assert drawn.s.shape == (100, 2) and drawn.log_weights.shape == (100,)
-    np.testing.assert_allclose(drawn.excess, 0, atol=1e-12)  # an untrained model is the prior
-    np.testing.assert_allclose(drawn.log_weights, drawn.log_likelihood)
+    drawn = simulate(simulator, model, 2, jr.key(seeded(2)), 100)
+    assert simulator.nfs == 100
+    assert drawn.s.shape == (100, 2) and drawn.residual.shape == (100, 1)
     assert len(np.unique(drawn.s[:, 0])) == 100  # parts have noise of their own
-    again = simulate(problem, model, 2, jr.key(2), 100)
+    np.testing.assert_allclose(drawn.log_ratio, log_ratio(model, drawn.s), rtol=0, atol=1e-10)
+    np.testing.assert_allclose(drawn.log_likelihood, -0.5 * drawn.residual[:, 0] ** 2)
+    np.testing.assert_allclose(drawn.log_weights, drawn.log_likelihood - drawn.log_ratio)
+    again = simulate(simulator, model, 2, jr.key(seeded(2)), 100)
     np.testing.assert_array_equal(again.s, drawn.s)

@@ -1,175 +1,312 @@
-"""The rules of a stage: how it learns, which model it keeps, when it ends."""
+"""The rules of a stage: which model it keeps, when it goes back, when it ends; for every method."""
 
 import dataclasses
+import functools
+import types
+from typing import Any, NamedTuple
 
 import equinox as eqx
+import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
 
-from helpers import moved
-from msign import FitConfig, InformedConfig, LaplacePrior
-from msign.inference.models import FlowCore, StageModel, informed_flow
-from msign.inference.objectives import CentredJeffreys, PathwiseJeffreys, ScoreJeffreys
-from msign.inference.on_pool import settling
+from conformance import METHODS, SMALL_INFORMED
+from helpers import identical, seeded
+from inference.small import ring_problem, start_at
+from msign import FitConfig, Simulator
+from msign.bijections import TriangularMap
+from msign.inference import stage as module
+from msign.inference.files import prior_network
+from msign.inference.methods import Method, MethodState, Stage
 from msign.inference.simulate import Simulated
-from msign.inference.stage import (
-    _back_to_best,
-    _finished,
-    _is_spoiled,
-    _remember_best,
-    choose_method,
-    initial_state,
-)
-from msign.inference.state import Plan, StageState
-from msign.problems import synthetic
-from msign.problems.inverse import InverseProblem
-from msign.weights import weight_report
+from msign.inference.stage import initial_state, train_stage
+from msign.inference.target import Tempered
+from msign.variables import Variables
+from msign.weights import WeightReport, weight_report
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+SIZE = 100  # fields of a round
 TOLERANCE = 1e-3
-PROBLEM = synthetic(8)
-BLACK_BOX = InverseProblem(
-    LaplacePrior((4,), alpha=0.5, beta=1.0),
-    lambda x: np.asarray(x)[:, :2],
-    [0.0, 0.0],
-    1.0,
+
+
+# --- scripted stages: what rounds find is given, nothing is simulated or trained ------------------
+
+
+class Call(NamedTuple):
+    """One update that a stage asked for."""
+
+    model: int
+    rate: float
+    good: bool
+
+
+class ScriptState(MethodState):
+    target: Tempered
+    evidence: tuple[float, float] | None
+
+    def log_evidence(self):
+        return self.evidence
+
+
+@dataclasses.dataclass(frozen=True)
+class Script(Method):
+    """Knows only how often it was called; its models are numbered."""
+
+    temperatures: tuple[float, ...] = (1.0,)
+    evidence: tuple[float, float] | None = None
+    calls: list[Call] = dataclasses.field(default_factory=list)
+
+    def init(self, stage: Stage) -> ScriptState:
+        return ScriptState(Tempered(self.temperatures[0]), self.evidence)
+
+    def observe(self, stage, state, model, drawn) -> ScriptState:
+        done = min(stage.simulator.nfs // SIZE, len(self.temperatures) - 1)
+        return ScriptState(Tempered(self.temperatures[done]), self.evidence)
+
+    def update(self, stage, state, model, rate, key, good):
+        self.calls.append(Call(number(model), rate, good))
+        return state, numbered(len(self.calls)), 0.0
+
+
+def numbered(i: int) -> Variables:
+    return Variables(TriangularMap.from_matrix(np.eye(1), np.array([float(i)])), None, 1)
+
+
+def number(model: Variables) -> int:
+    return int(model.flow.shift[0])
+
+
+@dataclasses.dataclass
+class Round:
+    """What the fields of a round say of the model."""
+
+    jeffreys: float
+    khat: float = 0.9
+    stderr: float = 0.0
+    log_evidence: float = 0.0
+
+
+class Outcome(NamedTuple):
+    state: Any
+    calls: list[Call]
+    records: list[dict[str, Any]]
+    simulations: int
+
+
+@pytest.fixture
+def played(monkeypatch):
+    """A stage whose rounds find what a script says; the last round repeats itself."""
+
+    def play(
+        script: list[Round],
+        method: Script | None = None,
+        finest: bool = True,
+        limit: int = 10**6,
+        rounds: int = 16,
+        **options: Any,
+    ) -> Outcome:
+        method, records, simulator = method or Script(), [], types.SimpleNamespace(nfs=0)
+
+        def simulate(simulator, model, scale, key, n):
+            simulator.nfs += n
+            return Simulated(np.full((n, 1), number(model)), np.zeros(n), np.zeros(n), None)
+
+        def report(log_weights) -> WeightReport:
+            r = script[min(len(records), len(script) - 1)]
+            return dataclasses.replace(
+                weight_report(log_weights),
+                jeffreys=r.jeffreys,
+                khat=r.khat,
+                jeffreys_stderr=r.stderr,
+                log_evidence=r.log_evidence,
+            )
+
+        monkeypatch.setattr(module, "simulate", simulate)
+        monkeypatch.setattr(module, "weight_report", report)
+        stage = Stage(
+            scale=1,
+            start=numbered(0),
+            simulator=simulator,
+            begin=0,
+            limit=limit,
+            round_size=SIZE,
+            rounds=rounds,
+            finest=finest,
+            learning_rate=1.0,
+            bridge_ess=0.25,
+            tolerance=TOLERANCE,
+            key=jr.key(0),
+        )
+        config = FitConfig(tolerance=TOLERANCE, **options)
+        state = initial_state(stage, method)
+        state = train_stage(stage, state, method, config, lambda _, r: records.append(r))
+        return Outcome(state, method.calls, records, simulator.nfs)
+
+    return play
+
+
+def test_the_model_of_the_lowest_divergence_is_kept(played):
+    found = played([Round(0.5), Round(0.2), Round(0.3)], rounds=3)
+    assert number(found.state.best) == 1 and found.state.divergence == 0.2
+    assert found.state.shown[0, 0] == 1  # fields of that model
+    assert [r["jeffreys"] for r in found.records] == [0.5, 0.2, 0.3]
+
+
+def test_no_stage_ends_worse_than_it_began(played):
+    found = played([Round(0.5), Round(0.6), Round(0.9)], rounds=3)
+    assert number(found.state.best) == 0 and found.state.divergence == 0.5
+
+
+def test_a_stage_ends_when_its_model_is_good_enough(played):
+    found = played([Round(0.5, 0.1), Round(TOLERANCE / 2, 0.1)])
+    assert found.state.round == 2 and len(found.calls) == 1
+
+
+def test_the_finest_stage_wants_light_tails_too(played):
+    """Below the tolerance it mends the tails, and keeps the model with the lightest."""
+    script = [Round(5e-4, 0.8), Round(9e-4, 0.7), Round(1e-4, 0.9), Round(6e-4, 0.3)]
+    found = played(script)
+    assert [call.good for call in found.calls] == [True] * 3
+    assert number(found.state.best) == 3 and found.state.khat == 0.3
+    coarse = played(script, finest=False)
+    assert coarse.calls == [] and coarse.state.divergence == 5e-4
+
+
+def test_evidence_that_a_model_lacks_counts_as_divergence(played):
+    """The second model has perfect weights on the mode that is left to it."""
+    known = Script(evidence=(0.0, 0.01))
+    found = played([Round(0.2), Round(0.01, log_evidence=-0.7)], known, rounds=2)
+    assert number(found.state.best) == 0
+    assert found.records[1]["jeffreys"] == pytest.approx(0.71)
+
+
+@pytest.mark.parametrize("patience", [1, 3])
+def test_a_stage_ends_without_an_update_when_its_patience_does(played, patience):
+    found = played([Round(0.5)], patience=patience)
+    assert found.state.round == 1 + patience + 1
+    # Every round is simulated and judged; the last one is not followed by training.
+    assert found.simulations == SIZE * found.state.round
+    assert len(found.calls) == found.state.round - 1
+    assert np.isnan(found.records[-1]["loss"]) and not np.isnan(found.records[0]["loss"])
+
+
+@pytest.mark.parametrize(("limit", "rounds"), [(450, 16), (400, 16), (10**6, 4)])
+def test_a_stage_ends_without_an_update_when_its_means_do(played, limit, rounds):
+    script = [Round(1 / (1 + i)) for i in range(20)]
+    found = played(script, limit=limit, rounds=rounds)
+    assert found.state.round == 4 and len(found.calls) == 3
+    assert found.simulations == 4 * SIZE <= limit
+
+
+def test_gains_within_the_standard_error_are_kept_but_do_not_go_on_for_ever(played):
+    script = [Round(0.5 - 0.001 * i, stderr=0.01) for i in range(20)]
+    found = played(script, patience=3)
+    assert found.state.round < 10
+    assert number(found.state.best) == found.state.round - 1
+    larger = played([Round(0.5 - 0.02 * i, stderr=0.01) for i in range(20)], rounds=16)
+    assert larger.state.round == 16
+
+
+def test_a_bridge_is_never_stale(played):
+    """While the target still moves, divergences from the posterior itself do not count."""
+    bridge = Script(temperatures=(0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 1.0))
+    found = played([Round(3.0)], bridge, patience=2)
+    assert found.state.round == 7 + 2 + 1  # seven of them begin below the posterior
+    assert [r["temperature"] for r in found.records[:7]] == [*bridge.temperatures[1:]]
+
+
+@pytest.mark.parametrize(
+    ("jeffreys", "given_up"), [(0.6, False), (1.5, False), (1.7, True), (np.inf, False)]
 )
+def test_a_model_gone_wrong_is_given_up(played, jeffreys, given_up):
+    """Three times the lowest divergence, and a nat: 0.2 and 1.6."""
+    found = played([Round(0.2), Round(jeffreys), Round(0.1)], rounds=3)
+    assert [r["given_up"] for r in found.records] == [False, given_up, False]
+    first, second = found.calls
+    assert second.model == (0 if given_up else 1)
+    if given_up:
+        assert second.rate <= 0.5 * first.rate
 
 
-def fresh(scale: int = 3, limit: int = 10_000):
-    core = FlowCore(informed_flow(jr.key(0), (1,), InformedConfig(blocks=2, knots=4)), (1,))
-    dim = PROBLEM.priors[scale - 1].lattice.dim
-    plan = Plan(StageModel(core, np.eye(dim)[:, :1], dim), scale, 0, limit, 100, jr.key(0))
-    return initial_state(PROBLEM, FitConfig(), plan, "pool"), plan
+def test_nothing_is_given_up_before_anything_was_judged(played):
+    assert not played([Round(1e9)], rounds=1).records[0]["given_up"]
 
 
-def judged(state: StageState, jeffreys: float, khat: float, finest=True, bridging=False, lost=0.0):
-    """The state after a round whose held-out estimates were these."""
-    n = 100
-    drawn = Simulated(np.full((n, 1), jeffreys), np.zeros(n), np.zeros(n), np.zeros((n, 0)))
-    report = dataclasses.replace(
-        weight_report(np.zeros(n)), jeffreys=jeffreys, khat=khat, lost=lost
+# --- every method on a true problem ---------------------------------------------------------------
+
+
+@functools.cache
+def stage() -> Stage:
+    """The ring, as an informed flow starts it."""
+    problem = ring_problem()
+    network = prior_network(problem, FitConfig(flow=SMALL_INFORMED))
+    network = start_at(network, 1, SMALL_INFORMED, problem)
+    return Stage(
+        scale=1,
+        start=network.variables(1),
+        simulator=Simulator(problem),
+        begin=0,
+        limit=10**6,
+        round_size=SIZE,
+        rounds=4,
+        finest=True,
+        learning_rate=1e-3,
+        bridge_ess=0.01,
+        tolerance=1e-9,
+        key=jr.key(seeded(0)),
     )
-    return _remember_best(state, drawn, report, TOLERANCE, finest, bridging)
 
 
-@pytest.mark.parametrize(
-    ("options", "problem", "scale", "size", "method"),
-    [
-        ({}, PROBLEM, 3, 1, "pool"),
-        ({}, PROBLEM, 3, 2, "pool"),
-        ({}, PROBLEM, 3, 3, "emulator"),
-        ({"flow": "glow"}, PROBLEM, 2, 16, "pool"),
-        ({"flow": "glow"}, PROBLEM, 3, 64, PathwiseJeffreys),
-        ({"flow": "glow"}, BLACK_BOX, 3, 4, CentredJeffreys),
-        ({"flow": "glow", "objective": "score"}, BLACK_BOX, 3, 4, ScoreJeffreys),
-        ({"objective": "pool"}, PROBLEM, 3, 9, "pool"),
-    ],
-)
-def test_how_a_stage_learns(options, problem, scale, size, method):
-    chosen = choose_method(FitConfig(**options), problem, scale, size)
-    assert chosen == method if isinstance(method, str) else isinstance(chosen, method)
+@dataclasses.dataclass(frozen=True)
+class Ruining(Method):
+    """A method whose second update goes wrong; it remembers what it was asked."""
+
+    inner: Method = dataclasses.field(default_factory=lambda: METHODS["Pool"])
+    calls: list = dataclasses.field(default_factory=list)
+
+    def init(self, stage):
+        return self.inner.init(stage)
+
+    def observe(self, stage, state, model, drawn):
+        return self.inner.observe(stage, state, model, drawn)
+
+    def update(self, stage, *given):
+        state, model, loss = self.inner.update(stage, *given)
+        self.calls.append((given, model))
+        if len(self.calls) == 2:
+            last = lambda m: m.flow.bijections[-1].shift  # noqa: E731
+            model = eqx.tree_at(last, model, last(model) + jnp.array([4.0, 0.0]))
+        return state, model, loss
 
 
-@pytest.mark.parametrize("objective", ["pathwise", "stein"])
-def test_objectives_that_need_a_derivative_say_so(objective):
-    with pytest.raises(ValueError, match=f"objective must not be '{objective}'"):
-        choose_method(FitConfig(objective=objective, flow="glow"), BLACK_BOX, 1, 4)
+@pytest.mark.parametrize("name", METHODS)
+def test_a_stage_goes_back_to_its_best_model_with_smaller_steps(name):
+    method, records, states = Ruining(inner=METHODS[name]), [], []
+
+    def after_round(state, record):
+        records.append(record)
+        states.append(state)
+
+    given = stage()._replace(limit=stage().simulator.nfs + 4000)
+    train_stage(given, initial_state(given, method), method, FitConfig(patience=9), after_round)
+    assert [r["given_up"] for r in records] == [False, False, True, False]
+    asked, trained = method.calls[2]
+    assert identical(asked[1], states[2].best)
+    assert asked[2] <= 0.5 * method.calls[1][0][2]
+    assert records[3]["jeffreys"] < records[2]["jeffreys"]
+    # Optimisers begin anew: asked the same again, out of the blue, a method does the same.
+    later = given._replace(limit=given.simulator.nfs + 10**5)
+    again = METHODS[name].update(later, *asked)[1]
+    assert identical(again, trained) and not identical(again, asked[1])
 
 
-def test_the_model_of_the_lowest_divergence_is_kept():
-    state, _ = fresh()
-    for jeffreys in (0.5, 0.2, 0.3):
-        state = judged(state, jeffreys, 0.1)
-    assert state.best_jeffreys == 0.2
-    assert state.shown[0, 0] == 0.2
-    assert state.stale == 1
-
-
-def test_below_the_tolerance_the_finest_scale_keeps_the_lightest_tail():
-    state, _ = fresh()
-    for jeffreys, khat in ((5e-4, 0.8), (9e-4, 0.3), (1e-4, 0.6)):
-        state = judged(state, jeffreys, khat)
-    assert state.khat == 0.3
-    coarse, _ = fresh()
-    for jeffreys, khat in ((5e-4, 0.8), (9e-4, 0.3), (1e-4, 0.6)):
-        coarse = judged(coarse, jeffreys, khat, finest=False)
-    assert coarse.best_jeffreys == 1e-4
-
-
-def test_lost_evidence_counts_as_divergence():
-    state = judged(judged(fresh()[0], 0.2, 0.1), 0.01, 0.1, lost=0.7)
-    assert state.best_jeffreys == 0.2
-
-
-def test_a_bridge_is_never_stale():
-    state, _ = fresh()
-    for _ in range(4):
-        state = judged(state, 3.0, 0.9, bridging=True)
-    assert state.stale == 0
-    for expected in (1, 2):
-        state = judged(state, 3.0, 0.9)
-        assert state.stale == expected
-
-
-def test_small_gains_do_not_keep_a_stage_going():
-    state = judged(judged(fresh()[0], 0.200, 0.9), 0.195, 0.9)
-    assert state.best_jeffreys == 0.195
-    assert state.stale == 1
-
-
-@pytest.mark.parametrize(
-    ("change", "ends"),
-    [
-        ({"best_jeffreys": 5e-4, "khat": 0.2}, True),
-        ({"best_jeffreys": 5e-4, "khat": 0.6}, False),
-        ({"best_jeffreys": 5e-2, "khat": 0.2}, False),
-        ({"stale": 4}, True),
-        ({"round": 16}, True),
-    ],
-)
-def test_when_the_finest_stage_ends(change, ends):
-    state, plan = fresh()
-    for name, value in change.items():
-        state = eqx.tree_at(lambda t, name=name: getattr(t, name), state, value)
-    assert _finished(PROBLEM, state, FitConfig(), plan) == ends
-
-
-def test_a_stage_ends_before_its_budget_does():
-    state, plan = fresh(limit=PROBLEM.nfs + 99)  # a round is 100 fields
-    assert _finished(PROBLEM, state, FitConfig(), plan)
-
-
-def test_coarse_stages_are_stepping_stones():
-    state, plan = fresh(scale=2)
-    state = eqx.tree_at(lambda t: (t.best_jeffreys, t.khat), state, (5e-4, 0.9))
-    assert _finished(PROBLEM, state, FitConfig(), plan)
-
-
-@pytest.mark.parametrize(
-    ("jeffreys", "lost", "spoiled"),
-    [
-        (0.6, 0.0, False),
-        (1.5, 0.0, False),
-        (1.7, 0.0, True),
-        (0.6, 1.2, True),
-        (np.inf, 0.0, False),
-    ],
-)
-def test_a_model_gone_wrong_is_given_up(jeffreys, lost, spoiled):
-    state = judged(fresh()[0], 0.2, 0.1)
-    report = dataclasses.replace(weight_report(np.zeros(100)), jeffreys=jeffreys, lost=lost)
-    assert _is_spoiled(state, report) == spoiled
-
-
-def test_a_stage_goes_back_to_its_best_model_with_smaller_steps():
-    state, _ = fresh()
-    wrong = eqx.tree_at(lambda t: t.core, state, moved(state.core, 5.0))
-    back = _back_to_best(wrong)
-    assert eqx.tree_equal(back.core, state.best)
-    assert settling(back) < 0.6 * settling(state)
-
-
-def test_nothing_is_given_up_before_anything_was_judged():
-    report = dataclasses.replace(weight_report(np.zeros(100)), jeffreys=1e9)
-    assert not _is_spoiled(fresh()[0], report)
+@pytest.mark.parametrize("name", METHODS)
+def test_no_method_exceeds_the_share_of_a_stage(name):
+    for room in (SIZE, SIZE + 60, 3 * SIZE + 70):
+        begin = stage().simulator.nfs
+        given = stage()._replace(begin=begin, limit=begin + room)
+        train_stage(
+            given, initial_state(given, METHODS[name]), METHODS[name], FitConfig(), lambda *_: None
+        )
+        assert SIZE <= given.simulator.nfs - begin <= room

@@ -1,42 +1,52 @@
 """Eigenbases of the Laplacian: fast transforms against matrices, and what pooling does to them."""
 
-import jax.numpy as jnp
+import jax
 import numpy as np
 import pytest
 
 from conformance import BOUNDARIES
+from helpers import seeded
 from msign.lattice import Lattice
 from msign.priors import pooling_matrix, transforms
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
+def there_and_back(x, boundary, axes):
+    @jax.jit
+    def run(x):
+        c = transforms.analyse(x, boundary, axes)
+        return c, transforms.synthesise(c, boundary, axes)
+
+    return run(x)
+
+
 @pytest.mark.parametrize("boundary", BOUNDARIES)
-@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 6, 7, 8, 14, 16])
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 8, 14])
 def test_fft_and_matrix_product_agree(n, boundary, monkeypatch):
     q = transforms.basis(n, boundary)
-    np.testing.assert_allclose(q @ q.T, np.eye(n), atol=1e-13)
-    x = np.random.default_rng(0).normal(size=(3, n, 2))
+    np.testing.assert_allclose(q @ q.T, np.eye(n), atol=1e-12)
+    x = np.random.default_rng(seeded(0)).normal(size=(3, n, 2))
     expected = np.einsum("kn,bnc->bkc", q, x)
     for dense_side in (0, 64):
         monkeypatch.setattr(transforms, "DENSE_SIDE", dense_side)
-        c = transforms.analyse(jnp.asarray(x), boundary, (-2,))
-        np.testing.assert_allclose(c, expected, rtol=0, atol=1e-13)
-        np.testing.assert_allclose(transforms.synthesise(c, boundary, (-2,)), x, atol=1e-13)
+        c, again = there_and_back(x, boundary, (-2,))
+        np.testing.assert_allclose(c, expected, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(again, x, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("boundary", BOUNDARIES)
 def test_a_lattice_above_the_dense_side(boundary):
     n = transforms.DENSE_SIDE + 2
-    x = np.random.default_rng(0).normal(size=(n, 3))
-    c = transforms.analyse(jnp.asarray(x), boundary, (-2, -1))
+    x = np.random.default_rng(seeded(0)).normal(size=(n, 3))
+    c, again = there_and_back(x, boundary, (-2, -1))
     expected = transforms.basis(n, boundary) @ x @ transforms.basis(3, boundary).T
     np.testing.assert_allclose(c, expected, rtol=0, atol=1e-12)
-    np.testing.assert_allclose(transforms.synthesise(c, boundary, (-2, -1)), x, atol=1e-12)
+    np.testing.assert_allclose(again, x, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("boundary", BOUNDARIES)
-@pytest.mark.parametrize("n", [2, 4, 6, 8, 14, 16])
+@pytest.mark.parametrize("n", [2, 4, 6, 16])
 def test_pooling_couples_modes_in_pairs(n, boundary):
     pooling = pooling_matrix(Lattice((n,)))
     coarse, fine = transforms.basis(n // 2, boundary), transforms.basis(n, boundary)
@@ -44,7 +54,7 @@ def test_pooling_couples_modes_in_pairs(n, boundary):
     assert sorted(index.reshape(-1)) == list(range(n))
     expected = np.zeros((n // 2, n))
     np.put_along_axis(expected, index, weight, 1)
-    np.testing.assert_allclose(coarse @ pooling @ fine.T, expected, atol=1e-13)
+    np.testing.assert_allclose(coarse @ pooling @ fine.T, expected, atol=1e-12)
 
 
 @pytest.mark.parametrize("boundary", BOUNDARIES)

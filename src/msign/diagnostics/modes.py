@@ -41,7 +41,8 @@ CONNECTION = 0.05  # Part of the points between two peaks below which no ridge c
 NODES = 12  # Points of a path along which the density is climbed.
 BATCH = 128  # Points of each call of the density, so that a jitted function compiles once.
 EVALUATIONS = 15_000  # Points at which the density is evaluated, before the last path is begun.
-FILLED = 0.2  # Part of a valley that a climbing path has to fill in a step, lest it stops.
+CLIMBS = 5  # Steps after which the valley of a climbing path has to have settled,
+SETTLED = 0.2  # which it has when its logarithm changes by less than this part of it.
 
 Density = Callable[[np.ndarray], ArrayLike]
 
@@ -92,7 +93,8 @@ def find_modes(
     checks.integer("max_modes", max_modes, 1)
     distinct, inverse = np.unique(x, axis=0, return_inverse=True)
     density = None if log_density is None else _CountedDensity(log_density)
-    whole, open_parts = [], [np.arange(len(distinct))]
+    whole: list[np.ndarray] = []
+    open_parts = [np.arange(len(distinct))]
     while open_parts:
         part = open_parts.pop(0)
         full = len(whole) + len(open_parts) + 1 >= max_modes
@@ -162,9 +164,10 @@ def _second_part(
     some = rng.permutation(n)[:SEARCHED]
     z, clipped, transform = _whitened(x)
     m = z.shape[1]
-    strict, loose = _Rule(depth, np.log(FALSE_POSITIVES), 2.0), _Rule(depth, 0.0, 0.0)
-    exact = density is not None and density.left > 0
-    rule = loose if exact else strict
+    strict, loose = _Rule(depth, np.log(FALSE_POSITIVES), 2.0), _Rule(depth, np.log(0.05), 0.0)
+    if density is not None and density.left < 0:
+        density = None
+    rule = strict if density is None else loose
     for axes in _subspaces(z[some], clipped[some], transform, rule):
         y = _whitened(z @ axes)[0]
         # Learnt axes are known up to an angle of sqrt(m / n). Equal noise on all axes keeps the
@@ -172,12 +175,14 @@ def _second_part(
         blur = np.sqrt(m / len(some)) if 1 < axes.shape[1] < m else 0.0
         seen = y[some] + blur * rng.normal(size=(len(some), y.shape[1]))
         for cut in _cuts(seen, rule):
-            if exact:
+            if density is not None:
                 around = cKDTree(y[some]).query(seen[cut.path], NEIGHBOURS[0])[1]
                 path = x[some][around].mean(1)
                 if not density.has_valley(path, x[some], cut.second, depth):
                     continue
-            return cut.second[cKDTree(seen).query(y)[1]]
+            second = cut.second[cKDTree(seen).query(y)[1]]
+            if 0 < second.sum() < n:
+                return second
     return None
 
 
@@ -213,14 +218,18 @@ def _subspaces(
             (_learnt_axes(clipped[h:]), z[:h]),
         ]
     correction = np.log(sum(axes.shape[1] for axes, _ in groups))
-    found = []
+    found: list[tuple[float, int, np.ndarray, np.ndarray]] = []
     for axes, judged in groups:
         log_p, places = _line_valleys(judged @ axes, rule)
         for q in np.flatnonzero(log_p + correction < rule.level):
             found.append((log_p[q] / len(judged), len(found), axes[:, q], places[q]))
+    everything = False  # whether all dimensions have been looked at together
     for _, _, axis, place in sorted(found, key=lambda candidate: candidate[:2])[:TRIES]:
-        yield np.concatenate([axis[:, None], _companions(clipped, axis, place)], 1)
-    if 1 < m <= 3:
+        axes = np.concatenate([axis[:, None], _companions(clipped, axis, place)], 1)
+        if axes.shape[1] < m or not everything:
+            everything |= axes.shape[1] == m
+            yield axes
+    if m <= 3 and not everything:
         yield np.eye(m)
 
 
@@ -349,12 +358,15 @@ def _cuts(y: np.ndarray, rule: _Rule) -> Iterator[_Cut]:
     found: list[tuple[float, int, int, int, np.ndarray]] = []
     for k in _scales(n):
         height = -np.log(np.maximum(radii[:, k], 1e-300))  # rises with the density
-        ends, places, levels = _spanning_tree(y, tree, near[:, : EDGES + 1], height, k)
+        ends, places, levels = _spanning_tree(y, tree, near, height, k)
+        heights = height.tolist()
         peak = list(range(n))  # leads from each point to the highest one of its region
         for e, (i, j) in enumerate(ends.tolist()):
-            low, high = sorted((_last(peak, i), _last(peak, j)), key=height.__getitem__)
+            low, high = _last(peak, i), _last(peak, j)
+            if heights[low] > heights[high]:
+                low, high = high, low
             log_p = 0.0
-            if height[low] - levels[e] > 0.5 * np.log(1 / rule.depth) / d:
+            if heights[low] - levels[e] > 0.5 * np.log(1 / rule.depth) / d:
                 correction = np.log(len(_scales(n)) * n / k)
                 log_p = correction + _log_p_of_place(tree, places[e], y[low], k, rule)
             if log_p < rule.level:
@@ -408,23 +420,26 @@ def _spanning_tree(
     """
     n = len(y)
     rank = np.argsort(np.argsort(height, kind="stable"), kind="stable")
-    tops = np.flatnonzero(rank[near].max(1) == rank)
-    far = []
-    for top in tops[rank[tops] < n - 1]:
-        higher = np.flatnonzero(rank > rank[top])
-        far.append((top, higher[np.sum((y[higher] - y[top]) ** 2, axis=1).argmin()]))
-    short = np.stack([np.repeat(np.arange(n), EDGES), near[:, 1:].ravel()], 1)
-    long = np.reshape(far, (-1, 2)).astype(int)
-    keys = [np.min(pairs, axis=1) * n + np.max(pairs, axis=1) for pairs in (short, long)]
-    key = np.unique(np.concatenate(keys))
-    key = key[key // n < key % n]
+    tops = np.flatnonzero((rank[near[:, : EDGES + 1]].max(1) == rank) & (rank < n - 1))
+    higher = rank[near[tops]] > rank[tops, None]
+    nearest = near[tops, higher.argmax(1)]
+    for q in np.flatnonzero(~higher.any(1)):
+        above = np.flatnonzero(rank > rank[tops[q]])
+        nearest[q] = above[np.sum((y[above] - y[tops[q]]) ** 2, axis=1).argmin()]
+    starts = np.concatenate([np.repeat(np.arange(n), EDGES), tops])
+    targets = np.concatenate([near[:, 1 : EDGES + 1].ravel(), nearest])
+    key = np.minimum(starts, targets) * n + np.maximum(starts, targets)
+    long = key[len(key) - len(tops) :]
+    key = np.unique(key[starts != targets])
     ends = np.stack([key // n, key % n], 1)
     places, levels = y[ends].mean(1), height[ends].min(1)
-    for e in np.searchsorted(key, keys[1]):
-        a, b = y[ends[e]]
-        inside = a + np.linspace(0, 1, 9)[1:-1, None] * (b - a)
-        heights = -np.log(np.maximum(tree.query(inside, [k])[0][:, 0], 1e-300))
-        places[e], levels[e] = inside[heights.argmin()], min(levels[e], heights.min())
+    if len(tops):  # other points of long edges may be lower than the middle
+        long = np.searchsorted(key, long)
+        a, b = y[ends[long, 0]], y[ends[long, 1]]
+        inside = a + np.linspace(0, 1, 9)[1:-1, None, None] * (b - a)
+        heights = -np.log(np.maximum(tree.query(inside, [k])[0][..., 0], 1e-300))
+        places[long] = inside[heights.argmin(0), np.arange(len(tops))]
+        levels[long] = np.minimum(levels[long], heights.min(0))
     cost = coo_array((levels.max() + 1 - levels, ends.T), (n, n))
     kept = minimum_spanning_tree(cost).tocoo()
     kept = np.searchsorted(key, kept.row.astype(int) * n + kept.col)
@@ -464,14 +479,15 @@ class _CountedDensity:
         values, vectors = np.linalg.eigh(np.cov(inner.T, ddof=0).reshape(x.shape[1], -1))
         axes = vectors * np.sqrt(np.maximum(values, 1e-14 * values.max()))  # columns
         nodes = _respaced(np.linalg.solve(axes, path.T).T, NODES)
-        log_ratio, shallow = -np.inf, np.log(depth)
-        while True:
+        log_ratio, shallow = np.inf, np.log(depth)
+        for _ in range(CLIMBS):
             nodes = _respaced(self._climbed(nodes, axes), NODES)
             before, log_ratio = log_ratio, self._log_ratio(nodes, axes)
             if log_ratio >= shallow:
                 return False
-            if log_ratio - before < FILLED * (shallow - log_ratio) or self.left < 0:
+            if abs(log_ratio - before) < SETTLED * (shallow - log_ratio):
                 return True
+        return False
 
     def _log_ratio(self, nodes: np.ndarray, axes: np.ndarray) -> float:
         """Lowest density on a path over the lower one of the peaks at its two sides."""
@@ -488,7 +504,9 @@ class _CountedDensity:
         plus, minus = np.moveaxis(self(around @ axes.T), 1, 0)
         slope = (plus - minus) / (2 * step)
         bend = (plus + minus - 2 * here[:, None]) / step**2
-        newton = np.where(bend < 0, -slope / np.minimum(bend, -1e-300), np.sign(slope)).clip(-1, 1)
+        # Where the path is in a hole, all nodes in it leave by the same side.
+        side = np.sign(np.sum(np.where(bend < 0, 0, slope), axis=0))
+        newton = np.where(bend < 0, -slope / np.minimum(bend, -1e-300), side).clip(-1, 1)
         along = _unit((nodes[2:] - nodes[:-2]).T).T
         newton[1:-1] -= np.sum(newton[1:-1] * along, axis=1, keepdims=True) * along
         trials = nodes + np.array([0, 1, 0.5, 0.2, 0.05])[:, None, None] * newton

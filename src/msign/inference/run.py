@@ -81,16 +81,26 @@ class Run:
 
     def _check_budget(self, budget: int) -> None:
         """Refuse a budget with which no stage could do anything, before any work."""
-        problem, least = self.problem, self.round_size + LEAST_PROBE
-        checked = 2 * problem.scales + (6 if problem.vjp is not None else 0)
-        fixed = checked + problem.inflate * problem.scales + self.certificate_size
-        smallest = fixed + len(self.scales) * least
+        smallest = budget
+        while (needed := self._least(smallest)) > smallest:  # it grows with certificate and rounds
+            smallest = needed
         if budget < smallest:
+            certificate = self.config.certificate_size(smallest)
+            stage = self.config.smallest_round(smallest, self.problem.scales) + LEAST_PROBE
+            looked = smallest - certificate - len(self.scales) * stage
             raise ValueError(
                 f"budget must be at least {smallest} (for {len(self.scales)} stages of at least "
-                f"{least} simulations, {self.certificate_size} for the certificate and "
-                f"{fixed - self.certificate_size} to look at the problem), got {budget}"
+                f"{stage} simulations, {certificate} for the certificate and {looked} to look at "
+                f"the problem), got {budget}"
             )
+
+    def _least(self, budget: int) -> int:
+        """Simulations that a run needs with the rounds and the certificate of a budget."""
+        problem, config = self.problem, self.config
+        stage = config.smallest_round(budget, problem.scales) + LEAST_PROBE
+        looked = 2 * problem.scales + (6 if problem.vjp is not None else 0)
+        looked += problem.inflate * problem.scales
+        return looked + config.certificate_size(budget) + len(self.scales) * stage
 
     def _opened(self, files: FitFiles, budget: int, resume: bool) -> FitFiles:
         what = {
@@ -157,9 +167,12 @@ class Run:
         return network, stage, initial_state(stage, self.method(stage))
 
     def resumed(self, network: MsIGN, scale: int) -> tuple[MsIGN, Stage, StageState] | None:
-        """The stage as its checkpoint has it; None if there is none."""
+        """The stage as its checkpoint has it; None if there is none.
+
+        One of another scale was left by a run that ended just as that stage had been saved.
+        """
         saved = self.files.read_checkpoint() if self.files is not None else None
-        if saved is None or self.files is None:
+        if saved is None or self.files is None or saved["scale"] != scale:
             return None
         network = network_like(network, self.config.flow, saved["flows"])
         stage = self.stage(network, scale, **saved["stage"])
@@ -185,6 +198,7 @@ class Run:
         if self.files is not None and state.round % self.config.checkpoint_rounds == 0:
             small = _small(state)
             description = {
+                "scale": stage.scale,
                 "flows": describe_flows(network, self.config.flow),
                 "stage": {"begin": stage.begin, "limit": stage.limit, "size": stage.round_size},
                 "proposals": len(getattr(state.memory, "proposals", ())),

@@ -20,6 +20,7 @@ from msign.inference.simulate import Simulated, simulate
 from msign.variables import Variables
 from msign.weights import WeightReport, lost_evidence, weight_report
 
+PROGRESS = 0.1  # of the divergence, and more than its standard error, that counts as progress
 SHOWN = 32  # variables that are kept of fields drawn, to look for modes
 
 
@@ -122,13 +123,15 @@ def _assess(
 ) -> StageState:
     """The state with its best model brought up to date, and whether the stage is done.
 
-    Lower divergence is better; it counts as progress by more than its standard error. At the finest
-    scale, among divergences below the tolerance, lighter tails of the weights are better.
+    Lower divergence is better. At the finest scale, among divergences below the tolerance, lighter
+    tails of the weights are better.
     """
     floor = config.tolerance if stage.finest else -np.inf
     old, new = (max(j, floor) for j in (state.divergence, report.divergence))
     lighter = new == old and report.khat < state.khat
-    much = old - new > report.jeffreys_stderr or (lighter and report.khat < config.max_khat)
+    gain = old - new if np.isfinite(old) else np.inf
+    much = gain > max(PROGRESS * new, report.jeffreys_stderr)
+    much = much or (lighter and report.khat < config.max_khat)
     state = _with(state, stale=0 if much or bridging else state.stale + 1)
     if new < old or lighter:
         state = _with(

@@ -1,0 +1,116 @@
+"""Learning from a pool, on one variable: towards the target, and where fields are rare."""
+
+import functools
+
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+
+from helpers import seeded
+from msign import InformedConfig
+from msign.bijections import informed_flow
+from msign.inference import Pool
+from msign.inference.methods import Stage
+from msign.inference.methods.pool import PoolState
+from msign.inference.simulate import Simulated
+from msign.variables import Variables, draw, log_ratio
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+N, ROUNDS = 2048, 4
+POOL = Pool(steps=150, batch=512)
+
+
+def log_likelihood(s):
+    return -0.5 * ((s[..., 0] ** 2 / 4 - 1) / 0.25) ** 2
+
+
+def drawn(model: Variables, key) -> Simulated:
+    _, s, ratio = draw(model, jr.normal(key, (N, 1)))
+    s = np.asarray(s)
+    return Simulated(s, np.asarray(ratio), log_likelihood(s), np.zeros((N, 0)))
+
+
+def stage_of(start: Variables) -> Stage:
+    return Stage(
+        scale=1,
+        start=start,
+        simulator=None,
+        begin=0,
+        limit=10**6,
+        round_size=N,
+        rounds=ROUNDS,
+        finest=True,
+        learning_rate=5e-3,
+        bridge_ess=0.25,
+        tolerance=1e-3,
+        key=jr.key(seeded(0)),
+    )
+
+
+@functools.cache
+def trained() -> tuple[Stage, Variables, PoolState, list[float]]:
+    """A model that has learned the modes, with all fields that it has seen."""
+    flow = informed_flow(jr.key(0), ((1, "inner"),), InformedConfig(blocks=2, hidden=8, knots=8))
+    model = Variables(flow, None, 1)
+    stage = stage_of(model)
+    state, divergences = POOL.init(stage), []
+    for i in range(ROUNDS):
+        state = POOL.observe(stage, state, model, drawn(model, jr.key(seeded(i))))
+        divergences.append(divergence(model))
+        if i < ROUNDS - 1:
+            key = jr.key(seeded(10 + i))
+            state, model, _ = POOL.update(stage, state, model, 1.0, key, False)
+    return stage, model, state, divergences
+
+
+GRID = np.linspace(-6, 6, 2001)[:, None]
+
+
+def divergence(model: Variables) -> float:
+    """Jeffreys divergence from the posterior by quadrature."""
+    log_p = np.asarray(log_ratio(model, jnp.asarray(GRID))) - 0.5 * GRID[:, 0] ** 2
+    log_q = log_likelihood(GRID) - 0.5 * GRID[:, 0] ** 2
+    log_p, log_q = (a - np.logaddexp.reduce(a) for a in (log_p, log_q))
+    return float(np.sum((np.exp(log_p) - np.exp(log_q)) * (log_p - log_q)))
+
+
+def test_the_model_learns_the_target():
+    """Over a bridge: from the prior to two modes, by true divergences."""
+    _, _, state, divergences = trained()
+    assert state.target.temperature == 1
+    assert divergences[0] > 3
+    assert divergences[-1] < 0.1 * divergences[0]
+    value, stderr = state.log_evidence()
+    normal = np.exp(log_likelihood(GRID) - 0.5 * GRID[:, 0] ** 2) / np.sqrt(2 * np.pi)
+    exact = np.log(normal.sum() * (GRID[1, 0] - GRID[0, 0]))
+    assert abs(value - exact) < 5 * stderr < 0.1
+
+
+def test_a_good_model_learns_what_the_jeffreys_divergence_hardly_sees():
+    """The variance of log p - log q under a power of the posterior: tails, and between modes."""
+    stage, model, state, _ = trained()
+
+    def variance(model: Variables) -> float:
+        weights = np.exp(0.4 * (log_likelihood(GRID) - 0.5 * GRID[:, 0] ** 2))
+        ratio = np.asarray(log_ratio(model, jnp.asarray(GRID))) - log_likelihood(GRID)
+        return np.cov(ratio, aweights=weights, ddof=0).item()
+
+    _, better, _ = POOL.update(stage, state, model, 1.0, jr.key(seeded(20)), True)
+    assert variance(better) < variance(model)
+
+
+def test_a_rejected_simulation_is_worth_nothing():
+    """A field whose simulation fails has no likelihood: no weight, whatever the others have."""
+    stage, *_ = trained()
+    found = drawn(stage.start, jr.key(seeded(30)))
+    failed = found.s[:, 0] > 0
+    # Elsewhere data say next to nothing: all other fields are equally likely.
+    values = np.where(failed, -np.inf, -0.01 * found.s[:, 0] ** 2)
+    state = POOL.observe(
+        stage, POOL.init(stage), stage.start, found._replace(log_likelihood=values)
+    )
+    weights = np.exp(state.pool.normalised(state.target)[:N] - state.pool.mixture()[:N])
+    assert weights[failed].sum() < 0.01 * weights.sum()
+    assert np.all(np.isfinite(state.pool.log_likelihood))

@@ -1,0 +1,106 @@
+"""Adam as all kinds of training use it: its schedule, its clipping, what it skips."""
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import paramax
+import pytest
+
+from helpers import seeded
+from msign.training import (
+    WARM_UP,
+    adam,
+    adam_step,
+    combine,
+    descend,
+    running_average,
+    schedule,
+    split_trainable,
+)
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+CENTRE = np.array([1.0, -2.0])
+NOISE = 0.5
+
+
+def noisy(params, key):
+    """A bowl around CENTRE, seen through noise in its gradient."""
+    return jnp.sum((params - CENTRE) ** 2) + NOISE * jr.normal(key, (2,)) @ params
+
+
+def descended(steps, rate=0.05, loss=noisy, start=(0.0, 0.0)):
+    key, learning_rate = jr.key(seeded(0)), jnp.asarray(rate)
+    return descend(loss, jnp.asarray(start), learning_rate, key, steps, clip_norm=1.0)
+
+
+def test_descends_to_the_minimum_of_the_expected_loss():
+    """At the end the rate is so low that noise is averaged over many steps."""
+    params, loss = descended(800)
+    np.testing.assert_allclose(params, CENTRE, atol=0.1)
+    # The mean of the last tenth: noise NOISE * |CENTRE| at each of 80 steps, and no way there.
+    assert abs(loss) < 0.05 + 5 * NOISE * np.linalg.norm(CENTRE) / np.sqrt(80)
+
+
+def test_nothing_moves_at_a_rate_of_zero():
+    np.testing.assert_array_equal(descended(10, rate=0.0)[0], 0)
+
+
+def test_learning_rate_rises_to_the_one_given_and_falls_to_zero():
+    steps = 100
+    rates = np.array([float(schedule(steps)(k)) for k in range(steps + 1)])
+    top = round(WARM_UP * steps)
+    assert np.all(np.diff(rates[: top + 1]) > 0) and np.all(np.diff(rates[top:]) < 0)
+    assert rates[0] == pytest.approx(1 / top) and rates[top] == 1
+    assert rates[-1] == pytest.approx(0, abs=1e-12)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3])
+def test_even_the_shortest_schedule_moves(steps):
+    params, _ = descended(steps)
+    assert np.all(np.isfinite(params)) and np.all(params != 0)
+
+
+def test_gradients_are_clipped():
+    """Adam's second moment remembers one huge gradient for long; a clipped one it forgets."""
+    params, state, optimiser = jnp.zeros(2), None, adam(1.0)
+    state = optimiser.init(params)
+    for size in (1e6, 1.0):
+        gradient = jnp.array([size, 0.0])
+        params, state = adam_step(optimiser, params, gradient, state, jnp.asarray(0.1))
+    # Two steps of equal, clipped gradients: each as long as the rate.
+    np.testing.assert_allclose(params, [-0.2, 0], rtol=1e-5)
+
+
+def test_a_step_that_is_not_finite_is_skipped():
+    params = jnp.ones(2)
+    optimiser = adam(1.0)
+    state = optimiser.init(params)
+    same, state = adam_step(optimiser, params, jnp.array([np.nan, 1.0]), state, jnp.asarray(0.1))
+    np.testing.assert_array_equal(same, params)
+    moved, _ = adam_step(optimiser, same, jnp.ones(2), state, jnp.asarray(0.1))
+    np.testing.assert_allclose(moved, 0.9, rtol=1e-6)
+
+
+def test_each_step_has_its_own_random_numbers():
+    drawn, _ = descended(2, 1.0, lambda p, key: p @ jr.normal(key, (2,)))
+    again, _ = descended(2, 1.0, lambda p, key: p @ jr.normal(key, (2,)))
+    np.testing.assert_array_equal(drawn, again)
+    fixed, _ = descended(2, 1.0, lambda p, key: p @ jr.normal(jr.key(seeded(0)), (2,)))
+    assert np.abs(drawn - fixed).max() > 1e-3
+
+
+def test_running_average():
+    a, b = {"w": jnp.zeros(2)}, {"w": jnp.ones(2)}
+    np.testing.assert_allclose(running_average(a, b, 0.9)["w"], 0.1)
+    np.testing.assert_array_equal(running_average(a, b, 0.0)["w"], 1.0)
+
+
+def test_what_is_marked_as_fixed_is_not_trainable():
+    module = {"w": jnp.ones(2), "fixed": paramax.non_trainable({"v": jnp.zeros(3)}), "n": 4}
+    trainable, rest = split_trainable(module)
+    assert [leaf.shape for leaf in jax.tree.leaves(trainable)] == [(2,)]
+    joined = combine(jax.tree.map(lambda a: 2 * a, trainable), rest)
+    np.testing.assert_array_equal(joined["w"], 2)
+    assert jax.tree.structure(joined) == jax.tree.structure(module)
+    assert joined["n"] == 4

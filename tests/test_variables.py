@@ -1,0 +1,130 @@
+"""The variables that a network moves: densities by change of variables, coordinates, training."""
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import paramax
+import pytest
+
+from helpers import identical, moved, seeded
+from msign import GlowConfig, InformedConfig, LaplacePrior, MsIGN
+from msign.bijections import InformedFlow, Whitened, informed_flow
+from msign.inference.flows.directions import align, lift_directions
+from msign.training import split_trainable
+from msign.variables import Variables, draw, log_ratio, log_ratio_and_score
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+SMALL = InformedConfig(blocks=2, hidden=4, knots=4)
+PRIOR = LaplacePrior((8,), alpha=0.3, beta=2.0)
+N = 6
+
+
+def informed() -> Variables:
+    """Three of eight whitened coordinates, rotated."""
+    flow = moved(informed_flow(jr.key(seeded(0)), ((3, "inner"),), SMALL), 0.3)
+    basis = jnp.linalg.qr(jr.normal(jr.key(seeded(1)), (8, 3)))[0]
+    return Variables(flow, paramax.non_trainable(basis), 8)
+
+
+def glow_network(conditioning: str = "exact") -> MsIGN:
+    made = MsIGN(PRIOR, 2, GlowConfig(1, 4), key=jr.key(seeded(2)), conditioning=conditioning)
+    return moved(made, 0.2)
+
+
+MAKERS = {
+    "informed": informed,
+    "network": lambda: glow_network().variables(),
+    "network, nearest": lambda: glow_network("nearest").variables(),
+}
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_log_ratio_is_the_density_over_that_of_the_prior(name):
+    """By the Jacobian of the map from noise, which automatic differentiation gives."""
+    variables = MAKERS[name]()
+    z = jr.normal(jr.key(seeded(3)), (N, variables.size))
+    s, ratio = jax.jit(jax.vmap(variables.forward))(z)
+    back, same = jax.jit(jax.vmap(variables.backward))(s)
+    np.testing.assert_allclose(back, z, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(same, ratio, rtol=0, atol=1e-9)
+    jacobian = jax.jit(jax.vmap(jax.jacrev(lambda z: variables.forward(z)[0])))(z)
+    density = -0.5 * np.sum(z**2, 1) - np.linalg.slogdet(np.asarray(jacobian))[1]
+    np.testing.assert_allclose(ratio, density + 0.5 * np.sum(s**2, 1), rtol=0, atol=1e-9)
+    assert np.ptp(ratio) > 0.1
+
+
+@pytest.mark.parametrize("name", ["informed", "network"])
+def test_score_is_the_slope_of_the_log_ratio(name):
+    variables = MAKERS[name]()
+    s = jr.normal(jr.key(seeded(4)), (N, variables.size))
+    step = 1e-5 * jr.normal(jr.key(seeded(5)), (N, variables.size))
+    value, score = log_ratio_and_score(variables, s)
+    np.testing.assert_allclose(value, log_ratio(variables, s), rtol=0, atol=1e-12)
+    slope = (log_ratio(variables, s + step) - log_ratio(variables, s - step)) / 2
+    np.testing.assert_allclose(np.sum(score * step, 1), slope, rtol=1e-5, atol=1e-11)
+
+
+def test_fields_have_the_variables_along_the_basis_and_noise_elsewhere():
+    variables = informed()
+    basis = paramax.unwrap(variables.basis)
+    noise = jr.normal(jr.key(seeded(6)), (N, 8))
+    u, s, ratio = draw(variables, noise)
+    np.testing.assert_allclose(variables.reduce(u), s, rtol=0, atol=1e-12)
+    across = np.eye(8) - basis @ basis.T
+    np.testing.assert_allclose(u @ across, noise @ across, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(log_ratio(variables, s), ratio, rtol=0, atol=1e-9)
+    assert np.abs(s - noise @ basis).max() > 0.1
+
+
+def test_of_an_untrained_network_they_are_noise():
+    variables = Variables(informed_flow(jr.key(0), ((3, "inner"),), SMALL), None, 3)
+    s, ratio = variables.forward(jnp.array([0.3, -1.0, 2.0]))
+    np.testing.assert_allclose(s, [0.3, -1.0, 2.0], rtol=0, atol=1e-12)
+    np.testing.assert_allclose(ratio, 0, rtol=0, atol=1e-12)
+
+
+def informed_network() -> MsIGN:
+    """Informed flows of two variables at both scales, the second behind the first."""
+    network = glow_network()
+    for l, d in ((1, 4), (2, 8)):
+        prior = network.prior_at(l)
+        flow = moved(informed_flow(jr.key(seeded(l)), ((2, "inner"),), SMALL), 0.2, l)
+        basis, lifted, before = np.eye(d)[:, :2], None, None
+        if l == 2:
+            lifted, before = lift_directions(prior, np.eye(4)[:, :2]), network.flows[0].inner.now
+            basis = align(basis, lifted)
+        network = network.with_flow(l, Whitened(InformedFlow(basis, flow, lifted, before), prior))
+    return network
+
+
+@pytest.mark.parametrize("train", ["all", "last"])
+@pytest.mark.parametrize("make", [glow_network, informed_network])
+def test_trained_variables_are_put_back_into_the_network(make, train):
+    network = make()
+    taken = network.variables(2, train)
+    assert identical(network.with_variables(2, taken, train), network)
+    changed = network.with_variables(2, moved(taken, 0.1, seed=11), train)
+    assert not identical(changed.flows[1], network.flows[1])
+    # Informed flows stand alone: all that coarser ones do goes through the last of them.
+    coarse_too = make is glow_network and train == "all"
+    assert identical(changed.flows[0], network.flows[0]) != coarse_too
+    assert identical((changed.priors, changed.refinements), (network.priors, network.refinements))
+
+
+@pytest.mark.parametrize("train", ["all", "last"])
+def test_trainable_numbers_are_those_of_the_trained_flows(train):
+    network = glow_network()
+    trainable, _ = split_trainable(network.variables(2, train))
+    count = sum(a.size for a in jax.tree.leaves(trainable))
+    assert count == sum(network.parameters()[0 if train == "all" else 1 :])
+
+
+@pytest.mark.parametrize("make", [glow_network, informed_network])
+def test_their_density_is_that_of_the_network(make):
+    network = make()
+    variables = network.variables()
+    u, _, ratio = draw(variables, jr.normal(jr.key(seeded(7)), (N, 8)))
+    x = network.prior_at().unwhiten(u)
+    np.testing.assert_allclose(network.log_ratio(x), ratio, rtol=0, atol=1e-9)
