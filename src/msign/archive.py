@@ -37,11 +37,16 @@ def save(
     module: PyTree,
     description: dict[str, Any],
     extra: dict[str, np.ndarray] | None = None,
+    finite: bool = True,
 ) -> None:
-    """Write all arrays of a module, and of `extra`, with their description."""
+    """Write all arrays of a module, and of `extra`, with their description.
+
+    Entries that are not finite are refused unless `finite` is False.
+    """
     arrays = _arrays(module) | (extra or {})
-    for name, array in arrays.items():
-        checks.finite_entries(name, array)
+    if finite:
+        for name, array in arrays.items():
+            checks.finite_entries(name, array)
     listing = {name: [list(a.shape), str(a.dtype)] for name, a in arrays.items()}
     text = json.dumps({"format": FORMAT, **description, "arrays": listing}, indent=1)
     with atomic_write(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
@@ -91,8 +96,11 @@ def read_description(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict
     return description, given
 
 
-def load(path: str | os.PathLike[str], like: T) -> T:
-    """A copy of `like` with the arrays of a file; names, shapes and types must be the same."""
+def load(path: str | os.PathLike[str], like: T, finite: bool = True) -> T:
+    """A copy of `like` with the arrays of a file; names, shapes and types must be the same.
+
+    Entries that are not finite are refused unless `finite` is False.
+    """
     expected = _arrays(like)
     with zipfile.ZipFile(path) as archive:
         names = {n[:-4] for n in archive.namelist() if n.endswith(".npy")}
@@ -112,7 +120,8 @@ def load(path: str | os.PathLike[str], like: T) -> T:
                 f"{path} is of another architecture: {name} is {array.dtype}{array.shape}, "
                 f"expected {want.dtype}{want.shape}"
             )
-        checks.finite_entries(f"{path}: {name}", array)
+        if finite:
+            checks.finite_entries(f"{path}: {name}", array)
     ordered = iter(arrays.values())
 
     def restored(leaf: Any) -> Any:

@@ -158,6 +158,7 @@ def weight_report(log_weights: ArrayLike) -> WeightReport:
     forward = relative * np.where(finite, log_relative, 0.0)
     # Delta method for the self-normalised forward part; the evidence drops out of the sum.
     spread = reverse + forward - forward.mean() * relative
+    stderr = float(np.std(spread) / np.sqrt(n)) if finite.all() else np.inf
     return WeightReport(
         n=n,
         ess_fraction=ess_fraction(a),
@@ -167,7 +168,7 @@ def weight_report(log_weights: ArrayLike) -> WeightReport:
         reverse_kl=float(reverse.mean()),
         forward_kl=float(forward.mean()),
         jeffreys=float(reverse.mean() + forward.mean()),
-        jeffreys_stderr=float(np.std(spread) / np.sqrt(n)),
+        jeffreys_stderr=stderr,
         worst=float(log_relative.max()),
         lowest=float(log_relative.min()),
     )

@@ -31,7 +31,10 @@ from msign.weights import normalised
 
 DEPTH = 0.5  # A valley counts if its density is below this part of the lower peak's: Gaussians
 # of equal size and width are two modes from 3.4 standard deviations between them.
-FALSE_POSITIVES = 1e-3  # Probability that a cut divides a part of one mode.
+FALSE_POSITIVES = (
+    0.01  # Nominal probability of a cut within one mode. Bounds on bounds: measured 0.001.
+)
+CANDIDATES = 0.2  # The same where the density decides in the end.
 SEARCHED = 4000  # Points among which a part's valley is searched; the others follow the nearest.
 NEIGHBOURS = (24, 96)  # Points around a peak: few for small modes, many for shallow valleys.
 FEWEST = 4  # Points around the lowest place of an empty valley; as many as at the peak otherwise.
@@ -164,7 +167,10 @@ def _second_part(
     some = rng.permutation(n)[:SEARCHED]
     z, clipped, transform = _whitened(x)
     m = z.shape[1]
-    strict, loose = _Rule(depth, np.log(FALSE_POSITIVES), 2.0), _Rule(depth, np.log(0.05), 0.0)
+    strict, loose = (
+        _Rule(depth, np.log(FALSE_POSITIVES), 2.0),
+        _Rule(depth, np.log(CANDIDATES), 0.0),
+    )
     if density is not None and density.left < 0:
         density = None
     rule = strict if density is None else loose

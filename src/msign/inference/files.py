@@ -80,7 +80,9 @@ class FitFiles(RunDirectory):
     def save_checkpoint(self, state: Any, network: MsIGN, description: dict[str, Any]) -> None:
         """Write the state of the running stage, and the network with which it started."""
         scalars = [leaf for leaf in jax.tree.leaves(state) if not _is_array(leaf)]
-        archive.save(self.checkpoint, (state, network.flows), {"scalars": scalars, **description})
+        # Rejected simulations have neither residuals nor weights.
+        everything = {"scalars": scalars, **description}
+        archive.save(self.checkpoint, (state, network.flows), everything, finite=False)
 
     def read_checkpoint(self) -> dict[str, Any] | None:
         """Description of the running stage; None if none was running."""
@@ -89,7 +91,7 @@ class FitFiles(RunDirectory):
     def load_checkpoint(self, state: Any, network: MsIGN) -> tuple[Any, MsIGN]:
         """State and network of a checkpoint, of the same structure as those given."""
         scalars = iter(archive.read_description(self.checkpoint)[0]["scalars"])
-        state, flows = archive.load(self.checkpoint, (state, network.flows))
+        state, flows = archive.load(self.checkpoint, (state, network.flows), finite=False)
         state = jax.tree.map(lambda leaf: leaf if _is_array(leaf) else next(scalars), state)
         return state, eqx.tree_at(lambda n: n.flows, network, flows)
 

@@ -106,8 +106,18 @@ def train_stage(
 
 
 def _reported(drawn: Simulated, memory: MethodState) -> WeightReport:
-    """Quality of the model that drew the fields, with the evidence that it lacks."""
+    """Quality of the model that drew the fields, with the evidence that it lacks.
+
+    Rejected simulations make KL(p||q) infinite, by which models could not be compared. They count
+    by what they add to KL(q||p): minus the log of the mass that p has elsewhere.
+    """
+    good = np.isfinite(drawn.log_weights)
     report, known = weight_report(drawn.log_weights), memory.log_evidence()
+    if good.any() and not good.all():
+        elsewhere = weight_report(drawn.log_weights[good])
+        jeffreys = elsewhere.jeffreys - float(np.log(good.mean()))
+        stderr = elsewhere.jeffreys_stderr
+        report = dataclasses.replace(report, jeffreys=jeffreys, jeffreys_stderr=stderr)
     if known is None:
         return report
     return dataclasses.replace(report, lost=lost_evidence(report, *known))
