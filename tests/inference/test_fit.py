@@ -1,5 +1,6 @@
 """fit on the synthetic problem, whose posterior is known exactly: accuracy, budget, certificate."""
 
+import dataclasses
 import json
 
 import arviz as az
@@ -115,7 +116,7 @@ def test_corrections_rest_on_distinct_samples(run):
     """And are of the posterior: t^2 has the exact mean, up to its standard error."""
     posterior, _ = run
     reference = PROBLEM.reference
-    exact = np.asarray(reference.critical_values(reference.sample(jr.key(0), 200_000)) ** 2)
+    exact = reference.critical_values(reference.sample(jr.key(seeded(0)), 20_000)) ** 2
     corrected, chain = posterior.resample(300, seeded(1)), posterior.metropolis(300, seeded(1))
     assert 200 <= corrected.distinct <= 300 and chain.acceptance > 0.7
     for found in (corrected, chain):
@@ -141,8 +142,6 @@ def test_arviz(run, tmp_path):
 
 def test_certificate_says_no_to_an_untrained_model():
     """And is right in what it says: its evidence is that of the problem."""
-    import dataclasses
-
     posterior = fit(PROBLEM, 3000, seed=seeded(4), config=dataclasses.replace(QUICK, rounds=1))
     report = posterior.certificate()
     assert report.ess_fraction < 0.3 and not report.verdict.startswith("GOOD")
@@ -153,14 +152,11 @@ def test_certificate_says_no_to_an_untrained_model():
 # --- other forward maps ---------------------------------------------------------------------------
 
 
-def test_black_box():
-    box = fit(synthetic(4, black_box=True), BUDGET, seed=seeded(5), config=QUICK)
-    exact = evaluate_against_reference(box, 1000, 200, seeded(1))
-    assert exact["jeffreys"] < 0.05 * PROBLEM.reference.prior_jeffreys()
-
-
 def test_rejected_simulations_have_no_mass(tmp_path):
-    """One of the two modes cannot be simulated: the model leaves it, the evidence is halved."""
+    """One of the two modes cannot be simulated: the model leaves it, the evidence is halved.
+
+    The forward map is a NumPy function without a derivative.
+    """
     box = synthetic(4, black_box=True)
     weights = np.asarray(PROBLEM.reference._phi)
 

@@ -330,13 +330,17 @@ def _companions(z: np.ndarray, axis: np.ndarray, place: np.ndarray) -> np.ndarra
     rest, _, root = _whitened(rest - np.outer(t, t @ rest / (t @ t)))
     shift = far @ rest / n
     spread, directions = np.linalg.eigh(rest.T @ (far[:, None] * rest) / n)
-    sizes = np.concatenate([[np.linalg.norm(shift)], np.abs(spread)])
-    chance = np.concatenate(
-        [[np.sqrt((m + 3 * np.sqrt(2 * m)) / n)], np.full(len(spread), 2.2 * np.sqrt(m / n))]
-    )
-    excess = sizes / np.maximum(chance, 0.2)
-    taken = [q for q in np.argsort(-excess, kind="stable")[:2] if excess[q] > 1]
-    return others @ root @ np.concatenate([_unit(shift)[:, None], directions], 1)[:, taken]
+    chance = np.sqrt((m + 3 * np.sqrt(2 * m)) / n), 2.2 * np.sqrt(m / n)
+    changes = [(np.linalg.norm(shift) / max(chance[0], 0.2), shift)]
+    changes += [
+        (abs(s) / max(chance[1], 0.2), v) for s, v in zip(spread, directions.T, strict=True)
+    ]
+    taken = np.zeros((rest.shape[1], 0))
+    for size, direction in sorted(changes, key=lambda change: -change[0]):
+        new = _unit(direction) - taken @ (taken.T @ _unit(direction))
+        if size > 1 and taken.shape[1] < 2 and np.linalg.norm(new) > 0.5:
+            taken = np.concatenate([taken, _unit(new)[:, None]], 1)
+    return others @ root @ taken
 
 
 # --- valleys on a graph --------------------------------------------------------------------------
@@ -357,24 +361,33 @@ class _Cut(NamedTuple):
 
 
 def _cuts(y: np.ndarray, rule: _Rule) -> Iterator[_Cut]:
-    """Up to three cuts of points in one to three dimensions, the clearest first."""
-    n, d = y.shape
+    """Up to three cuts of points in one to three dimensions, the clearest first.
+
+    Balls of one radius around the lowest place of a path and around the lower peak are compared:
+    equal radii are fair to points near a curve or a sheet, too, whose dimension is not that of
+    the space.
+    """
+    n = len(y)
     tree = cKDTree(y)
     radii, near = tree.query(y, max(_scales(n)) + 1)
+    pairs = [(FEWEST, _scales(n)[0]), *((k, k) for k in _scales(n))]
     found: list[tuple[float, int, int, int, np.ndarray]] = []
-    for k in _scales(n):
-        height = -np.log(np.maximum(radii[:, k], 1e-300))  # rises with the density
-        ends, places, levels = _spanning_tree(y, tree, near, height, k)
-        heights = height.tolist()
-        peak = list(range(n))  # leads from each point to the highest one of its region
-        for e, (i, j) in enumerate(ends.tolist()):
+    for few, k in pairs:
+        ends, lows = _spanning_tree(y, tree, near, radii[:, few], few)
+        correction = np.log(len(pairs) * n / few * n / k)
+        size = radii[:, k].tolist()
+        peak = list(range(n))  # leads from each point to the densest one of its region
+        for e, (i, j, radius) in enumerate(zip(*ends.T.tolist(), lows.tolist(), strict=True)):
             low, high = _last(peak, i), _last(peak, j)
-            if heights[low] > heights[high]:
+            if size[low] < size[high]:
                 low, high = high, low
             log_p = 0.0
-            if heights[low] - levels[e] > 0.5 * np.log(1 / rule.depth) / d:
-                correction = np.log(len(_scales(n)) * n / k)
-                log_p = correction + _log_p_of_place(tree, places[e], y[low], k, rule)
+            if radius > size[low]:
+                many = int(np.searchsorted(radii[low], radius, "right")) - 1
+                if many >= radii.shape[1] - 1:
+                    many = tree.query_ball_point(y[low], radius, return_length=True) - 1
+                if rule.is_deep(few, many):
+                    log_p = float(_log_p(few, many)) + correction
             if log_p < rule.level:
                 found.append((log_p, e, low, high, ends))
             else:
@@ -398,38 +411,22 @@ def _last(chain: list[int], i: int) -> int:
     return i
 
 
-def _log_p_of_place(
-    tree: cKDTree, place: np.ndarray, peak: np.ndarray, k: int, rule: _Rule
-) -> float:
-    """Counts in balls of one radius around the lowest place of a path and around a peak.
-
-    Equal radii compare densities of points near a curve or a sheet as well, whose dimension is
-    not that of the space.
-    """
-    distances = tree.query(place, k)[0]
-    best = 0.0
-    for few in (FEWEST, k):
-        many = tree.query_ball_point(peak, distances[few - 1], return_length=True)
-        if rule.is_deep(few, many):
-            best = min(best, float(_log_p(few, many)) + np.log(2 * tree.n / few))
-    return best
-
-
 def _spanning_tree(
-    y: np.ndarray, tree: cKDTree, near: np.ndarray, height: np.ndarray, k: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Tree of highest edges between neighbours: ends `(n - 1, 2)`, lowest places, their heights.
+    y: np.ndarray, tree: cKDTree, near: np.ndarray, radius: np.ndarray, k: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Tree of edges through the densest places: ends `(n - 1, 2)`, largest radii on them.
 
-    Edges come from the highest to the lowest. The way between two points on the tree is, among
-    all on the graph, the one whose lowest place is highest. A point without a higher neighbour
-    is joined to the nearest higher point, however far.
+    `radius` is the distance of the k-th neighbour of each point. Edges come from the densest to
+    the emptiest. Among all ways between two points on the graph, the one on the tree has the
+    smallest largest radius. A point without a denser neighbour is joined to the nearest denser
+    point, however far.
     """
     n = len(y)
-    rank = np.argsort(np.argsort(height, kind="stable"), kind="stable")
+    rank = np.argsort(np.argsort(-radius, kind="stable"), kind="stable")
     tops = np.flatnonzero((rank[near[:, : EDGES + 1]].max(1) == rank) & (rank < n - 1))
-    higher = rank[near[tops]] > rank[tops, None]
-    nearest = near[tops, higher.argmax(1)]
-    for q in np.flatnonzero(~higher.any(1)):
+    denser = rank[near[tops]] > rank[tops, None]
+    nearest = near[tops, denser.argmax(1)]
+    for q in np.flatnonzero(~denser.any(1)):
         above = np.flatnonzero(rank > rank[tops[q]])
         nearest[q] = above[np.sum((y[above] - y[tops[q]]) ** 2, axis=1).argmin()]
     starts = np.concatenate([np.repeat(np.arange(n), EDGES), tops])
@@ -438,19 +435,17 @@ def _spanning_tree(
     long = key[len(key) - len(tops) :]
     key = np.unique(key[starts != targets])
     ends = np.stack([key // n, key % n], 1)
-    places, levels = y[ends].mean(1), height[ends].min(1)
-    if len(tops):  # other points of long edges may be lower than the middle
+    largest = radius[ends].max(1)
+    if len(tops):  # a long edge may be emptier between its ends
         long = np.searchsorted(key, long)
         a, b = y[ends[long, 0]], y[ends[long, 1]]
         inside = a + np.linspace(0, 1, 9)[1:-1, None, None] * (b - a)
-        heights = -np.log(np.maximum(tree.query(inside, [k])[0][..., 0], 1e-300))
-        places[long] = inside[heights.argmin(0), np.arange(len(tops))]
-        levels[long] = np.minimum(levels[long], heights.min(0))
-    cost = coo_array((levels.max() + 1 - levels, ends.T), (n, n))
+        largest[long] = np.maximum(largest[long], tree.query(inside, [k])[0][..., 0].max(0))
+    cost = coo_array((1 + np.argsort(np.argsort(largest, kind="stable")), ends.T), (n, n))
     kept = minimum_spanning_tree(cost).tocoo()
     kept = np.searchsorted(key, kept.row.astype(int) * n + kept.col)
-    kept = kept[np.argsort(-levels[kept], kind="stable")]
-    return ends[kept], places[kept], levels[kept]
+    kept = kept[np.argsort(largest[kept], kind="stable")]
+    return ends[kept], largest[kept]
 
 
 # --- valleys of a density ------------------------------------------------------------------------
