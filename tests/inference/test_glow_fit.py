@@ -86,7 +86,8 @@ def test_what_is_learned_is_certified(name):
     np.testing.assert_allclose(posterior.log_prob(x), log_p, rtol=0, atol=1e-8)
     report, other = posterior.certificate(), trained("all").certificate()
     error = np.hypot(report.log_evidence_stderr, other.log_evidence_stderr)
-    assert abs(report.log_evidence - other.log_evidence) < 5 * error < 0.5
+    assert abs(report.log_evidence - other.log_evidence) < 5 * error
+    assert error < 0.25  # or the line above says nothing
 
 
 def test_nearest_neighbours_begin_worse_than_exact_conditioning():
