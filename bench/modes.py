@@ -57,6 +57,15 @@ def funnel(rng: np.random.Generator, n: int, m: int) -> np.ndarray:
     return x
 
 
+def curved(rng: np.random.Generator, n: int, m: int) -> np.ndarray:
+    """Two modes on a curved ridge, narrower in the valley, whose marginal density is 0.35."""
+    x = rng.normal(size=(n, m))
+    x[:, 0] += 1.87 * rng.choice([-1, 1], n)
+    x[:, 1] *= 0.9 + 0.1 * np.minimum(np.abs(x[:, 0]) / 1.87, 1)
+    x[:, 1] += 0.3 * x[:, 0] ** 2
+    return x @ np.linalg.qr(rng.normal(size=(m, m)))[0]
+
+
 # Name: sample, masses of the modes in the order of `find_modes` (None: only their number counts).
 CASES: dict[str, tuple[Sample, int, list[float] | None]] = {
     "Gaussian": (lambda rng, n, m: rng.normal(size=(n, m)), 1, None),
@@ -69,12 +78,13 @@ CASES: dict[str, tuple[Sample, int, list[float] | None]] = {
     "ring": (ring, 1, None),
     "two at 4 std": (gaussians(line(-2, 2), [0.5, 0.5]), 2, [0.5, 0.5]),
     "two at 6 std": (gaussians(line(-3, 3), [0.5, 0.5]), 2, [0.5, 0.5]),
+    "two, curved": (curved, 2, None),
     "0.03 : 0.97": (gaussians(line(-5, 5), [0.03, 0.97]), 2, [0.03, 0.97]),
     "three on a line": (gaussians(line(-8, 0, 8), [0.2, 0.3, 0.5]), 3, [0.2, 0.3, 0.5]),
     "four on a circle": (gaussians(circle(4, 6), [0.25] * 4), 4, None),
     "five on a circle": (gaussians(circle(5, 8), [0.2] * 5), 5, None),
 }
-PLANE = ("banana", "ring", "funnel", "four on a circle", "five on a circle")
+PLANE = ("banana", "ring", "funnel", "two, curved", "four on a circle", "five on a circle")
 
 
 def is_right(name: str, n: int, m: int, seed: int) -> bool:

@@ -1,5 +1,6 @@
 """The variables that a network moves: densities by change of variables, coordinates, training."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -45,11 +46,11 @@ def test_log_ratio_is_the_density_over_that_of_the_prior(name):
     """By the Jacobian of the map from noise, which automatic differentiation gives."""
     variables = MAKERS[name]()
     z = jr.normal(jr.key(seeded(3)), (N, variables.size))
-    s, ratio = jax.jit(jax.vmap(variables.forward))(z)
-    back, same = jax.jit(jax.vmap(variables.backward))(s)
+    s, ratio = eqx.filter_jit(variables.forward)(z)
+    back, same = eqx.filter_jit(variables.backward)(s)
     np.testing.assert_allclose(back, z, rtol=0, atol=1e-9)
     np.testing.assert_allclose(same, ratio, rtol=0, atol=1e-9)
-    jacobian = jax.jit(jax.vmap(jax.jacrev(lambda z: variables.forward(z)[0])))(z)
+    jacobian = jax.jit(jax.vmap(jax.jacrev(lambda z: variables.forward(z[None])[0][0])))(z)
     density = -0.5 * np.sum(z**2, 1) - np.linalg.slogdet(np.asarray(jacobian))[1]
     np.testing.assert_allclose(ratio, density + 0.5 * np.sum(s**2, 1), rtol=0, atol=1e-9)
     assert np.ptp(ratio) > 0.1
@@ -80,8 +81,8 @@ def test_fields_have_the_variables_along_the_basis_and_noise_elsewhere():
 
 def test_of_an_untrained_network_they_are_noise():
     variables = Variables(informed_flow(jr.key(0), ((3, "inner"),), SMALL), None, 3)
-    s, ratio = variables.forward(jnp.array([0.3, -1.0, 2.0]))
-    np.testing.assert_allclose(s, [0.3, -1.0, 2.0], rtol=0, atol=1e-12)
+    s, ratio = variables.forward(jnp.array([[0.3, -1.0, 2.0]]))
+    np.testing.assert_allclose(s, [[0.3, -1.0, 2.0]], rtol=0, atol=1e-12)
     np.testing.assert_allclose(ratio, 0, rtol=0, atol=1e-12)
 
 

@@ -311,7 +311,7 @@ class MsIGN(eqx.Module):
             coarser = paramax.non_trainable(coarser)
         fixed = (paramax.non_trainable(self.refinements), (*coarser, *self.flows[scale - 1 :]))
         network = eqx.tree_at(lambda n: (n.refinements, n.flows), self, fixed)
-        return Variables(WholeNetwork(network, scale), None, dim)
+        return Variables(WholeNetwork(network, scale), None, dim, lanes=False)
 
     def with_variables(self, scale: int, variables: Variables, train: str = "all") -> "MsIGN":
         """The network with trained variables in their place: inverse of `variables`."""

@@ -6,10 +6,10 @@ from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
-import jax.random as jr
 import optax
 import paramax
-from jaxtyping import Array, PRNGKeyArray, PyTree
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, PyTree
 
 WARM_UP = 0.1  # of the steps, in which Adam does not yet know the size of its gradients
 T = TypeVar("T")
@@ -49,28 +49,29 @@ def running_average(average: PyTree, params: PyTree, decay: Any) -> PyTree:
 
 
 def descend(
-    loss: Callable[[PyTree, PRNGKeyArray], Array],
+    loss: Callable[[PyTree, PyTree], Array],
     params: PyTree,
+    inputs: PyTree,
     learning_rate: Array,
-    key: PRNGKeyArray,
-    steps: int,
     clip_norm: float,
 ) -> tuple[PyTree, Array]:
-    """Parameters after some steps of Adam, for compiled code; each step has its own key.
+    """Parameters after a step of Adam with each of the inputs (first axis), for compiled code.
 
-    Returns the mean loss of the last tenth of the steps as well.
+    Returns the mean loss of the last tenth of the steps as well. Parameters are one vector on the
+    way: updated by a few operations, not by a few for each array.
     """
+    steps = len(jax.tree.leaves(inputs)[0])
     optimiser, rate = adam(clip_norm), schedule(steps)
+    flat, unravel = ravel_pytree(params)
 
-    def step(carry: tuple[Any, ...], key: PRNGKeyArray) -> tuple[tuple[Any, ...], Array]:
-        params, state, k = carry
-        value, gradient = jax.value_and_grad(loss)(params, key)
-        params, state = adam_step(optimiser, params, gradient, state, learning_rate * rate(k))
-        return (params, state, k + 1), value
+    def step(carry: tuple[Any, ...], given: PyTree) -> tuple[tuple[Any, ...], Array]:
+        flat, state, k = carry
+        value, gradient = jax.value_and_grad(lambda flat: loss(unravel(flat), given))(flat)
+        flat, state = adam_step(optimiser, flat, gradient, state, learning_rate * rate(k))
+        return (flat, state, k + 1), value
 
-    start = (params, optimiser.init(params), 0)
-    (params, _, _), values = jax.lax.scan(step, start, jr.split(key, steps))
-    return params, values[-max(1, steps // 10) :].mean()
+    (flat, _, _), values = jax.lax.scan(step, (flat, optimiser.init(flat), 0), inputs)
+    return unravel(flat), values[-max(1, steps // 10) :].mean()
 
 
 def adam_step(

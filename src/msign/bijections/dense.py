@@ -3,14 +3,16 @@
 from collections.abc import Callable
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
-import jax.random as jr
 import numpy as np
+import paramax
 from flowjax.bijections import AbstractBijection
 from jaxtyping import Array, ArrayLike, PRNGKeyArray
 
 from msign.bijections.channels import bounded
 from msign.bijections.spline import spline_forward, spline_inverse, spline_numbers
+from msign.noise import generator, on_device
 
 MAX_LOG_SCALE = 2.0  # of one affine coupling: factors up to 7
 
@@ -33,18 +35,19 @@ class Conditioner(eqx.Module):
     last_bias: Array
 
     def __init__(self, key: PRNGKeyArray, inputs: int, hidden: int, outputs: int):
-        keys = jr.split(key, 2)
-        self.first = jr.normal(keys[0], (inputs, hidden)) / np.sqrt(inputs) if inputs else None
-        self.first_bias = jnp.zeros(hidden)
-        self.middle = jr.normal(keys[1], (hidden, hidden)) / np.sqrt(hidden)
-        self.middle_bias = jnp.zeros(hidden)
-        self.last = jnp.zeros((hidden, outputs))
-        self.last_bias = jnp.zeros(outputs)
+        rng = generator(key)
+        first = rng.normal(size=(hidden, inputs)) / np.sqrt(max(inputs, 1))
+        self.first = on_device(first) if inputs else None
+        self.first_bias = on_device(np.zeros(hidden))
+        self.middle = on_device(rng.normal(size=(hidden, hidden)) / np.sqrt(hidden))
+        self.middle_bias = on_device(np.zeros(hidden))
+        self.last = on_device(np.zeros((outputs, hidden)))
+        self.last_bias = on_device(np.zeros(outputs))
 
     def __call__(self, x: Array) -> Array:
-        h = self.first_bias if self.first is None else x @ self.first + self.first_bias
-        h = jnp.tanh(jnp.tanh(h) @ self.middle + self.middle_bias)
-        return h @ self.last + self.last_bias
+        h = self.first_bias if self.first is None else self.first @ x + self.first_bias
+        h = jnp.tanh(self.middle @ jnp.tanh(h) + self.middle_bias)
+        return self.last @ h + self.last_bias
 
 
 class DenseCoupling(AbstractBijection):
@@ -62,7 +65,7 @@ class DenseCoupling(AbstractBijection):
     conditioner: Conditioner
 
     def __init__(self, key: PRNGKeyArray, moved: ArrayLike, hidden: int):
-        self.moved = jnp.asarray(moved, bool)
+        self.moved = jax.device_put(np.asarray(moved, bool))
         rank = self.moved.shape[0]
         self.shape = (rank,)
         self.cond_shape = None
@@ -87,7 +90,7 @@ class DenseCoupling(AbstractBijection):
 class SplineCoupling(AbstractBijection):
     """Rational quadratic splines of some variables given the others; the identity at the start.
 
-    `candidates` variables pass through splines and a mask says which of them move, so that
+    `candidates` variables pass through splines, picked by a product with ones and zeros, so that
     couplings that move different variables have the same structure and stack into one `Scan`.
 
     Args:
@@ -102,7 +105,7 @@ class SplineCoupling(AbstractBijection):
     shape: tuple[int, ...]
     cond_shape: None
     moved: Array
-    index: Array
+    picked: Array
     conditioner: Conditioner
     interval: float = eqx.field(static=True)
 
@@ -115,10 +118,10 @@ class SplineCoupling(AbstractBijection):
         knots: int,
         interval: float,
     ):
-        self.moved = jnp.asarray(moved, bool)
-        rank = self.moved.shape[0]
-        order = jnp.argsort(~self.moved, stable=True)
-        self.index = order[:candidates].astype(jnp.int32)
+        moves = np.asarray(moved, bool)
+        rank, order = len(moves), np.argsort(~moves, kind="stable")[:candidates]
+        self.moved = jax.device_put(moves)
+        self.picked = paramax.non_trainable(on_device(np.eye(rank)[order] * moves))
         self.shape = (rank,)
         self.cond_shape = None
         self.interval = interval
@@ -138,9 +141,12 @@ class SplineCoupling(AbstractBijection):
     def _move(
         self, x: Array, spline: Callable[[Array, Array, float], tuple[Array, Array]]
     ) -> tuple[Array, Array]:
-        numbers = self.conditioner(jnp.where(self.moved, 0.0, x)).reshape(len(self.index), -1)
-        moves = self.moved[self.index]
-        before = x[self.index]
-        after, log_det = spline(before, numbers, self.interval)
-        y = x.at[self.index].set(jnp.where(moves, after, before), unique_indices=True)
-        return y, jnp.sum(jnp.where(moves, log_det, 0.0))
+        picked = paramax.unwrap(self.picked)
+        numbers = self.conditioner(jnp.where(self.moved, 0.0, x)).reshape(-1, len(picked))
+        after, log_det = spline(_product(picked, x), numbers, self.interval)
+        y = jnp.where(self.moved, _product(picked.T, after), x)
+        return y, jnp.sum(_product(picked.sum(1), log_det))
+
+
+def _product(a: Array, b: Array) -> Array:
+    return jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)

@@ -2,11 +2,15 @@
 
 On a CPU, looking up a bin by index and scattering its gradient back dominates the cost of a spline
 flow. With few bins a sum over all of them, masked, is many times faster, and this is what
-differs here from flowjax's scalar `RationalQuadraticSpline`.
+differs here from flowjax's scalar `RationalQuadraticSpline`. The numbers of a spline lie along the
+first axis: behind them there is room for many splines, next to each other in memory, so that sums
+over the bins are sums of long vectors.
 """
 
+import functools
 import math
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -33,69 +37,104 @@ class _Bin(NamedTuple):
 
 
 def spline_forward(x: Array, numbers: Array, interval: float) -> tuple[Array, Array]:
-    """Values `(...)` through splines given by `(..., 3 bins - 1)` numbers, and log-derivatives.
+    """Values `(c,)` through splines given by `(3 bins - 1, c)` numbers, and log-derivatives.
 
     The identity where all numbers are zero, and outside of [-interval, interval].
     """
-    inside = jnp.abs(x) < interval
-    v = jnp.where(inside, x, 0.0)
-    b = _bin(v, numbers, interval, inverse=False)
-    slope = b.height / b.width
-    xi = jnp.clip((v - b.x) / b.width, 0.0, 1.0)
-    both = xi * (1 - xi)
-    curve = slope + (b.right + b.left - 2 * slope) * both
-    y = b.y + b.height * (slope * xi**2 + b.left * both) / curve
-    return jnp.where(inside, y, x), jnp.where(inside, _log_slope(b, slope, xi, curve), 0.0)
+    return _spline(x, numbers, interval, False)
 
 
 def spline_inverse(y: Array, numbers: Array, interval: float) -> tuple[Array, Array]:
     """Inverse of `spline_forward`, and its log-derivatives."""
-    inside = jnp.abs(y) < interval
-    v = jnp.where(inside, y, 0.0)
-    b = _bin(v, numbers, interval, inverse=True)
+    return _spline(y, numbers, interval, True)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def _spline(v: Array, numbers: Array, interval: float, inverse: bool) -> tuple[Array, Array]:
+    """The derivative is computed anew on the way back, which costs less than to keep its parts."""
+    return _in_lanes(lambda v, k: _evaluated(v, k, interval, inverse), v, numbers)
+
+
+def _spline_forward(
+    v: Array, numbers: Array, interval: float, inverse: bool
+) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    return _spline(v, numbers, interval, inverse), (v, numbers)
+
+
+def _spline_backward(
+    interval: float, inverse: bool, known: tuple[Array, Array], cotangent: tuple[Array, Array]
+) -> tuple[Array, Array]:
+    def pulled_back(v: Array, numbers: Array, *cotangent: Array) -> tuple[Array, Array]:
+        return jax.vjp(lambda v, k: _evaluated(v, k, interval, inverse), v, numbers)[1](cotangent)
+
+    return _in_lanes(pulled_back, *known, *cotangent)
+
+
+_spline.defvjp(_spline_forward, _spline_backward)
+
+
+def _in_lanes(f: Callable[..., tuple[Array, Array]], *arrays: Array) -> tuple[Array, Array]:
+    """A function of values `(c,)` and numbers `(k, c)`; a batch by ``vmap`` makes c larger."""
+    one = jax.custom_batching.custom_vmap(f)
+
+    @one.def_vmap
+    def many(size: int, batched: list[bool], *arrays: Array) -> tuple[Any, Any]:
+        lanes = []
+        for array, has_batch in zip(arrays, batched, strict=True):
+            whole = array if has_batch else jnp.broadcast_to(array, (size, *array.shape))
+            lanes.append(jnp.moveaxis(whole, 0, -1).reshape(*whole.shape[1:-1], -1))
+        results = [a.reshape(*a.shape[:-1], -1, size) for a in f(*lanes)]
+        return tuple(jnp.moveaxis(a, -1, 0) for a in results), (True, True)
+
+    return one(*arrays)
+
+
+def _evaluated(v: Array, numbers: Array, interval: float, inverse: bool) -> tuple[Array, Array]:
+    inside = jnp.abs(v) < interval
+    at = jnp.where(inside, v, 0.0)
+    b = _bin(at, numbers, interval, inverse)
     slope = b.height / b.width
-    rise = v - b.y
     bend = b.right + b.left - 2 * slope
-    p = b.height * (slope - b.left) + rise * bend
-    q = b.height * b.left - rise * bend
-    root = jnp.sqrt(jnp.maximum(q**2 + 4 * p * slope * rise, 1e-30))
-    xi = jnp.clip(2 * slope * rise / (q + root), 0.0, 1.0)
-    curve = slope + bend * xi * (1 - xi)
-    x = b.x + xi * b.width
-    return jnp.where(inside, x, y), jnp.where(inside, -_log_slope(b, slope, xi, curve), 0.0)
-
-
-def _log_slope(b: _Bin, slope: Array, xi: Array, curve: Array) -> Array:
-    top = b.right * xi**2 + 2 * slope * xi * (1 - xi) + b.left * (1 - xi) ** 2
-    return 2 * jnp.log(slope) + jnp.log(top) - 2 * jnp.log(curve)
+    if inverse:
+        rise = at - b.y
+        p = b.height * (slope - b.left) + rise * bend
+        q = b.height * b.left - rise * bend
+        root = jnp.sqrt(jnp.maximum(q**2 + 4 * p * slope * rise, 1e-30))
+        xi = jnp.clip(2 * slope * rise / (q + root), 0.0, 1.0)
+    else:
+        xi = jnp.clip((at - b.x) / b.width, 0.0, 1.0)
+    both = xi * (1 - xi)
+    curve = slope + bend * both
+    top = b.right * xi**2 + 2 * slope * both + b.left * (1 - xi) ** 2
+    log_slope = 2 * jnp.log(slope) + jnp.log(top) - 2 * jnp.log(curve)
+    if inverse:
+        out, log_slope = b.x + xi * b.width, -log_slope
+    else:
+        out = b.y + b.height * (slope * xi**2 + b.left * both) / curve
+    return jnp.where(inside, out, v), jnp.where(inside, log_slope, 0.0)
 
 
 def _bin(v: Array, numbers: Array, interval: float, inverse: bool) -> _Bin:
-    bins = (numbers.shape[-1] + 1) // 3
-    widths = _sizes(numbers[..., :bins], interval)
-    heights = _sizes(numbers[..., bins : 2 * bins], interval)
-    inner = jax.nn.softplus(numbers[..., 2 * bins :] + ONE) + MIN_BIN
-    end = jnp.ones_like(inner[..., :1])
-    slopes = jnp.concatenate([end, inner, end], -1)
-    before = jnp.triu(jnp.ones((bins, bins), v.dtype), 1)  # a product is faster than a cumsum
-    x, y = (_product(s, before) - interval for s in (widths, heights))
-    starts = y if inverse else x
-    past = (v[..., None] >= starts).astype(v.dtype)  # 1 up to the bin of v, 0 behind it
-    here = past - jnp.concatenate([past[..., 1:], jnp.zeros_like(past[..., :1])], -1)
+    bins = (numbers.shape[0] + 1) // 3
+    widths, heights = (_sizes(raw, interval) for raw in (numbers[:bins], numbers[bins : 2 * bins]))
+    inner = jax.nn.softplus(numbers[2 * bins :] + ONE) + MIN_BIN
+    end = jnp.ones_like(inner[:1])
+    slopes = jnp.concatenate([end, inner, end])
+    before = jnp.tril(jnp.ones((bins, bins), v.dtype), -1)  # a product is faster than a cumsum
+    x, y = (_product(before, s) - interval for s in (widths, heights))
+    past = (v >= (y if inverse else x)).astype(v.dtype)  # 1 up to the bin of v, 0 behind it
+    here = past - jnp.concatenate([past[1:], jnp.zeros_like(past[:1])])
 
     def pick(values: Array) -> Array:
-        return jnp.sum(here * values, -1)
+        return jnp.sum(here * values, 0)
 
-    return _Bin(
-        pick(x), pick(y), pick(widths), pick(heights), pick(slopes[..., :-1]), pick(slopes[..., 1:])
-    )
+    return _Bin(pick(x), pick(y), pick(widths), pick(heights), pick(slopes[:-1]), pick(slopes[1:]))
 
 
 def _product(a: Array, b: Array) -> Array:
-    return jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)
+    return jnp.tensordot(a, b, 1, precision=jax.lax.Precision.HIGHEST)
 
 
 def _sizes(raw: Array, interval: float) -> Array:
     """Positive sizes that fill [-interval, interval]."""
-    bins = raw.shape[-1]
-    return MIN_BIN + (2 * interval - bins * MIN_BIN) * jax.nn.softmax(raw, -1)
+    return MIN_BIN + (2 * interval - len(raw) * MIN_BIN) * jax.nn.softmax(raw, 0)

@@ -6,6 +6,7 @@ log-determinant, and a cost that does not grow with d.
 """
 
 import dataclasses
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -25,9 +26,10 @@ from jaxtyping import Array, ArrayLike, PRNGKeyArray
 from msign import checks
 from msign.bijections.dense import DenseCoupling, SplineCoupling
 from msign.bijections.triangular import TriangularMap
+from msign.noise import normal, on_device
 
 MOMENT_SAMPLES = 8192  # of a flow, to standardise its variables by
-Growth = tuple[tuple[int, str], ...]  # number of variables and place (`inner`, `outer`) of layers
+Growth = tuple[tuple[int, str], ...]  # number of variables and place of layers (`informed_flow`)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,8 +121,8 @@ class InformedFlow(AbstractBijection):
             )
         self.shape = (basis.shape[0],)
         self.cond_shape = None
-        self.basis = paramax.non_trainable(jnp.asarray(basis, float))
-        self.middle = paramax.non_trainable(jnp.asarray(_between(basis, lifted), float))
+        self.basis = paramax.non_trainable(on_device(basis))
+        self.middle = paramax.non_trainable(on_device(_between(basis, lifted)))
         self.now = now
         self.growth = growth
         self.before = None if before is None else paramax.non_trainable(before)
@@ -188,7 +190,8 @@ def informed_flow(key: PRNGKeyArray, growth: Growth, config: InformedConfig) -> 
 
     `growth` lists its number of variables each time that layers were added, and where: `inner`,
     couplings of all variables next to the noise, then the flow so far on the leading ones, then an
-    affine map of all; or `outer`, all of it behind the flow so far, which is not trained any more.
+    affine map of all; or `outer`, all of it behind the flow so far, which is not trained any more;
+    or `affine`, an affine map alone, in the place of any flow so far.
     """
     flow: Chain | None = None
     for i, (rank, place) in enumerate(growth):
@@ -206,6 +209,8 @@ def grown_flow(
     the outer place the same is reached between two affine maps: variables are standardised by the
     mean and covariance with which the flow so far gives them.
     """
+    if place == "affine":
+        return Chain([TriangularMap(rank)])
     couplings, affine = informed_stack(key, rank, config).bijections
     if flow is None:
         return Chain([couplings, affine])
@@ -221,7 +226,7 @@ def _moments(key: PRNGKeyArray, flow: AbstractBijection) -> tuple[np.ndarray, np
 
     By regression on the noise, which is exact for an affine flow, and the covariance of the rest.
     """
-    z = jr.normal(key, (MOMENT_SAMPLES, *flow.shape))
+    z = normal(key, (MOMENT_SAMPLES, *flow.shape))
     s = np.asarray(jax.jit(jax.vmap(paramax.unwrap(flow).transform))(z), np.float64)
     design = np.concatenate([np.ones((len(z), 1)), np.asarray(z, np.float64)], 1)
     fit, *_ = np.linalg.lstsq(design, s, rcond=None)
@@ -241,16 +246,21 @@ def informed_stack(key: PRNGKeyArray, rank: int, config: InformedConfig) -> Chai
     moved = np.stack([_moved(k, blocks, coupled) for k in range(blocks)])
     candidates = int(moved.sum(1).max())
 
-    def coupling(key: PRNGKeyArray, moved: Array) -> AbstractBijection:
+    def coupling(key: PRNGKeyArray, moved: np.ndarray) -> AbstractBijection:
         if coupled > max(1, config.spline_rank):
             return DenseCoupling(key, moved, config.hidden)
         return SplineCoupling(key, moved, candidates, config.hidden, config.knots, config.interval)
 
-    stacked = eqx.filter_vmap(coupling)(jr.split(key, blocks), jnp.asarray(moved))
-    nonlinear: AbstractBijection = Scan(stacked)
+    couplings = [coupling(jr.fold_in(key, k), moved[k]) for k in range(blocks)]
+    nonlinear: AbstractBijection = Scan(jax.tree.map(_stacked, *couplings))
     if coupled < rank:
         nonlinear = Indexed(nonlinear, jnp.arange(coupled), (rank,))
     return Chain([nonlinear, TriangularMap(rank)])
+
+
+def _stacked(*leaves: Any) -> Any:
+    """Arrays of several modules along a new first axis; what is no array is the same in all."""
+    return jax.device_put(np.stack(leaves)) if eqx.is_array(leaves[0]) else leaves[0]
 
 
 def _moved(block: int, blocks: int, rank: int) -> np.ndarray:

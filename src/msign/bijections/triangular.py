@@ -8,6 +8,7 @@ from flowjax.bijections import AbstractBijection
 from jaxtyping import Array
 
 from msign.bijections.channels import MAX_LOG_SCALE, bounded
+from msign.noise import on_device
 
 
 class TriangularMap(AbstractBijection):
@@ -22,9 +23,9 @@ class TriangularMap(AbstractBijection):
     def __init__(self, rank: int):
         self.shape = (rank,)
         self.cond_shape = None
-        self.shift = jnp.zeros(rank)
-        self.lower = jnp.zeros(rank * (rank - 1) // 2)
-        self.raw_log_diagonal = jnp.zeros(rank)
+        self.shift = on_device(np.zeros(rank))
+        self.lower = on_device(np.zeros(rank * (rank - 1) // 2))
+        self.raw_log_diagonal = on_device(np.zeros(rank))
 
     @classmethod
     def from_matrix(cls, matrix: np.ndarray, shift: np.ndarray) -> "TriangularMap":
@@ -33,9 +34,9 @@ class TriangularMap(AbstractBijection):
         limit = 0.99 * MAX_LOG_SCALE
         log_diagonal = np.clip(np.log(np.diag(matrix)), -limit, limit) / MAX_LOG_SCALE
         values = (
-            jnp.asarray(shift),
-            jnp.asarray(matrix[np.tril_indices(rank, -1)]),
-            jnp.asarray(MAX_LOG_SCALE * np.arctanh(log_diagonal)),
+            on_device(shift),
+            on_device(matrix[np.tril_indices(rank, -1)]),
+            on_device(MAX_LOG_SCALE * np.arctanh(log_diagonal)),
         )
         where = lambda m: (m.shift, m.lower, m.raw_log_diagonal)  # noqa: E731
         return eqx.tree_at(where, cls(rank), values)
@@ -52,7 +53,12 @@ class TriangularMap(AbstractBijection):
 
     def matrix_and_shift(self) -> tuple[np.ndarray, np.ndarray]:
         """L and b, in double precision."""
-        return np.asarray(self._matrix()[0], np.float64), np.asarray(self.shift, np.float64)
+        raw, lower, shift = (
+            np.asarray(a, np.float64) for a in (self.raw_log_diagonal, self.lower, self.shift)
+        )
+        matrix = np.diag(np.exp(MAX_LOG_SCALE * np.tanh(raw / MAX_LOG_SCALE)))
+        matrix[np.tril_indices(len(shift), -1)] = lower
+        return matrix, shift
 
     def _matrix(self) -> tuple[Array, Array]:
         log_diagonal = bounded(self.raw_log_diagonal, MAX_LOG_SCALE)

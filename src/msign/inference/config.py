@@ -32,11 +32,9 @@ class FitConfig:
         round_size: Fields drawn per round; None: an eighth of an equal share of the budget, between
             200 and 4000; at the finest scale, where there is budget, as many as the certificate.
         bridge_ess: Temper the target until its weights are worth this fraction of a round.
-        tolerance: The finest stage ends when its held-out Jeffreys estimate is below this, and
-            k-hat below `max_khat`.
+        tolerance: The finest stage ends when its held-out Jeffreys estimate is below this.
         coarse_tolerance: Coarser stages are stepping stones: each ends when its estimate is below
             this for each variable.
-        max_khat: Tail of the importance weights that the finest scale should reach.
         patience: A stage ends after more rounds than this without improvement; each of them
             halves the learning rate.
         give_up: A model whose divergence is this many times the lowest so far, and a nat, is given
@@ -57,7 +55,6 @@ class FitConfig:
     bridge_ess: float = 0.25
     tolerance: float = 1e-3
     coarse_tolerance: float = 3e-3
-    max_khat: float = 0.5
     patience: int = 3
     give_up: float = 3.0
     certificate: int | None = None
@@ -79,7 +76,7 @@ class FitConfig:
         for name in ("round_size", "certificate"):
             if getattr(self, name) is not None:
                 checks.integer(name, getattr(self, name), 16)
-        for name in ("tolerance", "coarse_tolerance", "max_khat", "give_up"):
+        for name in ("tolerance", "coarse_tolerance", "give_up"):
             checks.positive(name, getattr(self, name))
         if not 0 < checks.finite("bridge_ess", self.bridge_ess) < 1:
             raise ValueError(f"bridge_ess must be in (0, 1), got {self.bridge_ess!r}")

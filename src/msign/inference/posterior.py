@@ -14,7 +14,7 @@ import paramax
 from jaxtyping import Array, ArrayLike
 
 from msign import checks, passes
-from msign.diagnostics.modes import find_modes
+from msign.diagnostics.modes import find_model_modes
 from msign.inference.config import FitConfig
 from msign.inference.files import FitFiles, prior_network
 from msign.inference.simulate import part_size
@@ -209,7 +209,7 @@ class Posterior:
         """Log p - log prior of fields in whitened coordinates `(..., d)`."""
         u, variables = np.asarray(u), self.variables
         flat = u.reshape(-1, u.shape[-1])
-        values = _chunked(lambda v: log_ratio(variables.alone, variables.reduce(v)), flat)
+        values = _chunked(lambda v: log_ratio(variables, variables.reduce(v)), flat)
         return values.reshape(u.shape[:-1]).astype(np.float64)
 
     # --- corrections by simulation ----------------------------------------------------------------
@@ -259,7 +259,7 @@ class Posterior:
             name: getattr(report, name)
             for name in ("reverse_kl", "forward_kl", "jeffreys", "jeffreys_stderr")
         }
-        modes = find_modes(held_out.coordinates)
+        modes = find_model_modes(self.variables, held_out.coordinates)
         weighted = modes.reweighted(held_out.log_weights)
         result: dict[str, Any] = {
             "problem": self.problem.name,
@@ -370,7 +370,7 @@ def _log_prior(prior: Prior, u: np.ndarray) -> np.ndarray:
     return float(prior.log_det) - 0.5 * squares - 0.5 * u.shape[-1] * np.log(2 * np.pi)
 
 
-def _chunked(f: Callable[[Array], Array], u: ArrayLike) -> np.ndarray:
+def _chunked(f: Callable[[Array], ArrayLike], u: ArrayLike) -> np.ndarray:
     """`f` of batches `(n, d)`, some at a time."""
     u = np.asarray(u)
     size = part_size(max(u.shape[-1], 1))

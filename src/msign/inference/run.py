@@ -9,7 +9,7 @@ import jax.random as jr
 import numpy as np
 
 from msign import checks
-from msign.diagnostics.modes import find_modes
+from msign.diagnostics.modes import find_model_modes
 from msign.inference.config import FitConfig
 from msign.inference.files import FitFiles, describe_flows, network_like
 from msign.inference.methods import Method, Stage
@@ -271,7 +271,7 @@ class Run:
         """What a finished stage did, and how good its model is by held-out fields."""
         first = next(r for r in self.records if r["scale"] == stage.scale)
         certificate = self.certificates[stage.scale]
-        modes = find_modes(state.shown)
+        modes = find_model_modes(state.best, state.shown)
         weighted = modes.reweighted(state.log_weights)
         return {
             "scale": stage.scale,

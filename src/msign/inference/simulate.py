@@ -6,6 +6,7 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
+from msign.noise import normal
 from msign.problems.simulator import Simulator
 from msign.variables import Variables, draw
 
@@ -39,11 +40,10 @@ def simulate(
     """Draw n fields and evaluate the forward map on each."""
     parts, size = [], part_size(model.dim)
     for i, start in enumerate(range(0, n, size)):
-        noise = jr.normal(jr.fold_in(key, i), (min(size, n - start), model.dim))
+        noise = normal(jr.fold_in(key, i), (min(size, n - start), model.dim))
         u, s, log_ratio = draw(model, noise)
         found = simulator.evaluate(u, scale)
-        values = (found.log_likelihood, found.residual)
-        parts.append((np.asarray(s), np.asarray(log_ratio, np.float64), *values))
+        parts.append((s, log_ratio.astype(np.float64), found.log_likelihood, found.residual))
     return Simulated(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 

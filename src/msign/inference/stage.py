@@ -95,9 +95,8 @@ def train_stage(
             state = _with(state, rate=0.5 * state.rate)
         loss = np.nan
         if not state.done:
-            good = memory.target.temperature == 1 and state.divergence < stage.tolerance
             memory, model, loss = method.update(
-                stage, state.memory, state.model, state.rate, jr.fold_in(key, 1), good
+                stage, state.memory, state.model, state.rate, jr.fold_in(key, 1)
             )
             state = _with(state, memory=memory, model=model)
         state = _with(state, round=state.round + 1)
@@ -131,19 +130,12 @@ def _assess(
     config: FitConfig,
     bridging: bool,
 ) -> StageState:
-    """The state with its best model brought up to date, and whether the stage is done.
-
-    Lower divergence is better. At the finest scale, among divergences below the tolerance, lighter
-    tails of the weights are better.
-    """
-    floor = config.tolerance if stage.finest else -np.inf
-    old, new = (max(j, floor) for j in (state.divergence, report.divergence))
-    lighter = new == old and report.khat < state.khat
+    """The state with its best model, that of the lowest divergence, and whether it is done."""
+    old, new = state.divergence, report.divergence
     gain = old - new if np.isfinite(old) else np.inf
     much = gain > max(PROGRESS * new, report.jeffreys_stderr)
-    much = much or (lighter and report.khat < config.max_khat)
     state = _with(state, stale=0 if much or bridging else state.stale + 1)
-    if new < old or lighter:
+    if new < old:
         state = _with(
             state,
             best=state.model,
@@ -157,9 +149,8 @@ def _assess(
 
 def _is_done(stage: Stage, state: StageState, config: FitConfig) -> bool:
     """Whether the model is good enough, or no means are left to make it better."""
-    light = state.khat < config.max_khat or not stage.finest
     return (
-        (state.divergence < stage.tolerance and light)
+        state.divergence < stage.tolerance
         or state.stale > config.patience
         or state.round + 1 >= stage.rounds
         or not stage.affords(stage.round_size)

@@ -6,6 +6,8 @@ import paramax
 from flowjax.bijections import AbstractBijection
 from jaxtyping import Array
 
+from msign.noise import on_device
+
 
 class BlockReflection(AbstractBijection):
     """Columns of a matrix `(b, k)`, each reflected so that e_1 goes to a given direction.
@@ -31,7 +33,7 @@ class BlockReflection(AbstractBijection):
         normal = np.concatenate([(rest / (1 + v[0]))[None], -v[1:]])  # e_1 - v, no cancellation
         length = np.sqrt((normal**2).sum(0))
         normal = np.divide(normal, length, out=np.zeros_like(normal), where=length > 0)
-        self.normal = paramax.non_trainable(jnp.asarray(normal))
+        self.normal = paramax.non_trainable(on_device(normal))
 
     def transform_and_log_det(
         self, x: Array, condition: Array | None = None

@@ -14,6 +14,7 @@ from jaxtyping import ArrayLike
 
 from msign import checks
 from msign.lattice import Lattice
+from msign.noise import on_device
 from msign.priors import Prior
 
 Forward = Callable[[ArrayLike], ArrayLike]
@@ -173,7 +174,7 @@ class ScaleModel:
 
 def _padded(a: np.ndarray, padding: int) -> jax.Array:
     """The array with its first entry repeated at the end."""
-    return jnp.asarray(np.concatenate([a, np.broadcast_to(a[:1], (padding, *a.shape[1:]))]))
+    return on_device(np.concatenate([a, np.broadcast_to(a[:1], (padding, *a.shape[1:]))]))
 
 
 def whitened_noise(data: np.ndarray, covariance: np.ndarray, error: Inflation | None) -> Noise:

@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import ArrayLike, PRNGKeyArray
 
 from msign import checks
+from msign.noise import normal, on_device
 from msign.problems.at_scale import Inflation, Noise, ScaleModel, whitened_noise
 from msign.problems.inverse import InverseProblem, missing_forward
 
@@ -167,7 +168,7 @@ class Simulator:
 
     def _failure(self, model: ScaleModel, u: np.ndarray, which: str, what: str) -> SimulationError:
         message = f"the forward simulation of {which} at scale {model.scale} {what}"
-        return SimulationError(message, np.asarray(model.fields(jnp.asarray(u[None])))[0])
+        return SimulationError(message, np.asarray(model.fields(u[None]))[0])
 
     def observe(self, x: ArrayLike, scale: int | None = None) -> np.ndarray:
         """What the forward map gives for a batch of fields of a scale `(n, m)`, without noise."""
@@ -218,7 +219,7 @@ class Simulator:
             if error is not None:
                 noise = whitened_noise(problem.data, problem.noise_cov, error)
             traceable = problem.at_scale(scale).traceable
-            self._noise[scale] = Noise(*map(jnp.asarray, noise)) if traceable else noise
+            self._noise[scale] = Noise(*map(on_device, noise)) if traceable else noise
         return self._noise[scale]
 
     # --- trying everything once ----------------------------------------------------------------
@@ -231,8 +232,7 @@ class Simulator:
         """
         key = jr.key(0) if key is None else key
         for scale, prior in enumerate(self.problem.priors, start=1):
-            u = jr.normal(jr.fold_in(key, scale), (2, prior.lattice.dim))
-            self.evaluate(u, scale)
+            self.evaluate(normal(jr.fold_in(key, scale), (2, prior.lattice.dim)), scale)
         if self.problem.vjp is not None:
             self._check_vjp(jr.fold_in(key, 0), tolerance)
 
@@ -245,7 +245,7 @@ class Simulator:
         self._spend(3 * len(x))
         outer = [np.asarray(forward(x + s * step * direction)) for s in (1, -1)]
         slope = (outer[0] - outer[1]) / (2 * step)
-        cotangent = np.asarray(jr.normal(jr.fold_in(key, 2), slope.shape), np.float64)
+        cotangent = normal(jr.fold_in(key, 2), slope.shape).astype(np.float64)
         pulled = np.asarray(vjp(x, cotangent))
         if pulled.shape != x.shape:
             raise ValueError(f"vjp must return shape {x.shape}, got {pulled.shape}")

@@ -99,9 +99,9 @@ def differences(value, step: float = 1e-5) -> np.ndarray:
 @eqx.filter_jit
 def batch_of(model: Variables, key: jax.Array, n: int, target=log_target) -> Batch:
     z = jr.normal(jr.fold_in(key, 0), (n, 1))
-    s = jax.vmap(lambda z: model.forward(z)[0])(z)
+    s = model.forward(z)[0]
     score = jax.vmap(jax.grad(lambda s: target(s[None])[0]))(s)
-    ps = jax.vmap(lambda z: OTHER.forward(z)[0])(jr.normal(jr.fold_in(key, 1), (n, 1)))
+    ps = OTHER.forward(jr.normal(jr.fold_in(key, 1), (n, 1)))[0]
     return Batch(z, s, target(s), score, ps, target(ps), log_ratio(OTHER, ps))
 
 

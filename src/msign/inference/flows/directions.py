@@ -7,10 +7,13 @@ eigenvalues in nats, which is how the rank is chosen.
 
 from typing import NamedTuple
 
+import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
+from flowjax.bijections import AbstractBijection
+from jaxtyping import Array
 
+from msign.noise import on_device
 from msign.priors import Prior
 
 
@@ -112,4 +115,9 @@ def lift_directions(prior: Prior, basis: np.ndarray) -> np.ndarray:
     """Directions of the next coarser scale's whitened space, in that of `prior`."""
     d = prior.lattice.dim
     padded = np.concatenate([basis.T, np.zeros((basis.shape[1], d - basis.shape[0]))], 1)
-    return np.asarray(jax.vmap(prior.rotation().transform)(jnp.asarray(padded)).T, np.float64)
+    return np.asarray(_rotated(prior.rotation(), on_device(padded)), np.float64).T
+
+
+@eqx.filter_jit
+def _rotated(rotation: AbstractBijection, directions: Array) -> Array:
+    return jax.vmap(rotation.transform)(directions)

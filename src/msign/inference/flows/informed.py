@@ -9,7 +9,6 @@ import dataclasses
 from typing import Any, NamedTuple
 
 import equinox as eqx
-import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import paramax
@@ -27,12 +26,12 @@ from msign.inference.flows.directions import (
     subspace_from_gradients,
 )
 from msign.network import MsIGN
+from msign.noise import normal, on_device
 from msign.problems.simulator import Simulator
 from msign.variables import Variables, draw, log_ratio
 from msign.weights import normalised
 
-LINEAR = 0.9999  # part of the gradients that is linear in u above which a posterior is Gaussian
-LINEAR_TOLERANCE = 1e-5  # nats that may be left out of such a posterior
+GAUSSIAN = 1e-5  # nats that a Gaussian may be wrong by to be taken for the posterior
 ROWS_PER_DIRECTION = 3  # gradients that a linear fit to them needs for each direction
 REGRESSED = 20  # fields for each dimension where gradients come from regression
 
@@ -43,12 +42,18 @@ class Probe(NamedTuple):
     Attributes:
         u: Whitened coordinates `(n, d)`.
         gradients: Of the log-likelihood `(n, d)`, or what regression made of it.
-        log_weights: Log-likelihood minus log p/prior of the model that drew them `(n,)`.
+        log_likelihood: `(n,)`.
+        log_ratio: Log p - log prior of the model that drew them `(n,)`.
     """
 
     u: np.ndarray
     gradients: np.ndarray
-    log_weights: np.ndarray
+    log_likelihood: np.ndarray
+    log_ratio: np.ndarray
+
+    @property
+    def log_weights(self) -> np.ndarray:
+        return self.log_likelihood - self.log_ratio
 
 
 class Carried(NamedTuple):
@@ -91,24 +96,29 @@ class Informed(FlowKind):
         carried = _carried(given)
         lifted = np.zeros((prior.lattice.dim, 0)) if carried is None else carried.lifted
         basis, probe = self._find_directions(given, carried)
-        # Where gradients are linear the posterior is Gaussian and known exactly.
-        most = min(len(probe.u) // ROWS_PER_DIRECTION - 1, prior.lattice.dim)
-        wide = subspace_from_gradients(probe.gradients, max(1, most), LINEAR_TOLERANCE).basis
-        gaussian = _linear_part(probe.u @ wide, probe.gradients @ wide) > LINEAR
-        basis = align(wide if gaussian else basis, lifted)
-        s, g = probe.u @ basis, probe.gradients @ basis
-        known = None if gaussian else carried
-        growth = _growth(known, basis.shape[1], given.train)
-        if known is not None and growth == known.growth:
-            flow = known.flow
+        exact = _exact_gaussian(probe, lifted)
+        if exact is not None:
+            basis, flow = exact
+            growth: Growth = ((basis.shape[1], "affine"),)
         else:
-            before = None if known is None else known.flow
-            flow = grown_flow(jr.fold_in(given.key, 1), before, *growth[-1], self.config)
-            old = 0 if before is None else before.shape[0]
-            guess = _gaussian_guess(flow, old, s, g)
-            flow = flow if self._is_worse(guess, flow, s, probe.log_weights) else guess
+            basis = align(basis, lifted)
+            growth = _growth(carried, basis.shape[1], given.train)
+            flow = self._grown(given, carried, growth, basis, probe)
         inner = InformedFlow(basis, flow, lifted, carried and carried.flow, growth)
         return Whitened(inner, prior)
+
+    def _grown(
+        self, given: Start, carried: Carried | None, growth: Growth, basis: np.ndarray, probe: Probe
+    ) -> Chain:
+        """The flow of the scale before with layers for new variables, at a Gaussian guess."""
+        if carried is not None and growth == carried.growth:
+            return carried.flow
+        before = None if carried is None else carried.flow
+        old = 0 if before is None else before.shape[0]
+        flow = grown_flow(jr.fold_in(given.key, 1), before, *growth[-1], self.config)
+        s = probe.u @ basis
+        guess = _gaussian_guess(flow, old, s, probe.gradients @ basis)
+        return flow if self._is_worse(guess, flow, s, probe.log_weights) else guess
 
     def learning_rate(self, network: MsIGN, scale: int, train: str) -> float:
         return self.rate * min(1.0, 4 / network.variables(scale).size) ** (1 / 3)
@@ -175,9 +185,10 @@ class Informed(FlowKind):
         weights = normalised(log_weights[finite])
         if 1 / np.sum(weights**2) < self.enough:
             return False
-        fields = jnp.asarray(s[finite], float)
-        values = [log_ratio(Variables(f, None, s.shape[1]), fields) for f in (guess, flow)]
-        return bool(weights @ np.asarray(values[0] - values[1], np.float64) < 0)
+        guessed, given = (
+            log_ratio(Variables(f, None, s.shape[1]), s[finite]) for f in (guess, flow)
+        )
+        return bool(weights @ (guessed - given) < 0)
 
 
 def _carried(given: Start) -> Carried | None:
@@ -199,7 +210,7 @@ def _proposal(given: Start, carried: Carried | None) -> Variables:
     d = given.network.lattices[given.scale - 1].dim
     if carried is None:
         return given.network.variables(given.scale)
-    return Variables(carried.flow, paramax.non_trainable(jnp.asarray(carried.lifted, float)), d)
+    return Variables(carried.flow, paramax.non_trainable(on_device(carried.lifted)), d)
 
 
 def _growth(carried: Carried | None, rank: int, train: str) -> Growth:
@@ -215,13 +226,13 @@ def _growth(carried: Carried | None, rank: int, train: str) -> Growth:
 
 def _fields(model: Variables, key: PRNGKeyArray, n: int) -> tuple[np.ndarray, np.ndarray]:
     """Whitened coordinates of n fields of a model, and log p - log prior of each."""
-    u, _, ratio = draw(model, jr.normal(key, (n, model.dim)))
-    return np.asarray(u, np.float64), np.asarray(ratio, np.float64)
+    u, _, ratio = draw(model, normal(key, (n, model.dim)))
+    return u.astype(np.float64), ratio.astype(np.float64)
 
 
 def _gradients_at(simulator: Simulator, scale: int, u: np.ndarray, ratio: np.ndarray) -> Probe:
     found = simulator.evaluate(u, scale, gradient=True)
-    return Probe(u, np.asarray(found.gradient, np.float64), found.log_likelihood - ratio)
+    return Probe(u, np.asarray(found.gradient, np.float64), found.log_likelihood, ratio)
 
 
 def _regressed_at(
@@ -241,46 +252,65 @@ def _regressed_at(
     pieces = gradients_by_regression(s[good], rest[good], found.residual[good])
     along_rest = pieces[:, r:] - (pieces[:, r:] @ known) @ known.T
     gradients[good] = pieces[:, :r] @ known.T + along_rest
-    return Probe(u, gradients, found.log_likelihood - ratio)
+    return Probe(u, gradients, found.log_likelihood, ratio)
 
 
-def _linear_part(s: np.ndarray, gradients: np.ndarray) -> float:
-    """How much of the gradients is linear in the variables; one for a linear Gaussian problem."""
-    fitted = _linear_fit(s, gradients)
-    if fitted is None:
-        return 0.0
-    design = np.concatenate([np.ones((len(s), 1)), s], 1)
-    return float(1 - ((gradients - design @ fitted) ** 2).sum() / (gradients**2).sum())
+def _exact_gaussian(probe: Probe, lifted: np.ndarray) -> tuple[np.ndarray, Chain] | None:
+    """Directions and affine flow of a posterior that is Gaussian; None where it is not.
 
-
-def _linear_fit(s: np.ndarray, gradients: np.ndarray) -> np.ndarray | None:
-    """Least squares of gradients on variables `(1 + r, ...)`; None for too few of them."""
-    if len(s) < ROWS_PER_DIRECTION * (s.shape[1] + 1):
+    Where gradients are linear in the field, the posterior is Gaussian and follows from them. It is
+    taken for that if its density explains the log-likelihoods of all fields of the probe.
+    """
+    n, d = probe.u.shape
+    most = max(1, min(n // ROWS_PER_DIRECTION - 1, d))
+    basis = align(subspace_from_gradients(probe.gradients, most, GAUSSIAN).basis, lifted)
+    s = probe.u @ basis
+    found = _gaussian_given(s, probe.gradients @ basis, 0)
+    if found is None:
         return None
-    design = np.concatenate([np.ones((len(s), 1)), s], 1)
-    return np.linalg.lstsq(design, gradients, rcond=None)[0]
+    matrix, shift = found
+    z = np.linalg.solve(matrix, (s - shift).T).T
+    missed = probe.log_likelihood - 0.5 * np.sum(s**2 - z**2, 1)
+    rounding = 8 * np.finfo(np.float32).eps * np.abs(probe.log_likelihood).max()
+    if not np.var(missed) < GAUSSIAN + rounding**2:
+        return None
+    return basis, Chain([TriangularMap.from_matrix(matrix, shift)])
 
 
-def _gaussian_guess(flow: Chain, old: int, s: np.ndarray, gradients: np.ndarray) -> Chain:
-    """The flow with a Gaussian guess for its new variables, given the old ones.
+def _gaussian_given(
+    s: np.ndarray, gradients: np.ndarray, old: int
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """Matrix and shift that make normal variables Gaussian ones, given the first `old` of them.
 
     Gradients of the log-likelihood are fitted as linear in the variables, which is exact for linear
-    Gaussian problems (the classical low-rank update). Where the fit says less than half, or has no
-    proper precision, or there are too few gradients, the flow stays as it is.
+    Gaussian problems (the classical low-rank update). None where the fit says less than half, or
+    has no proper precision, or where there are too few gradients.
     """
-    fitted = _linear_fit(s, gradients[:, old:])
-    if fitted is None:
-        return flow
-    r = s.shape[1]
-    constant, slope = fitted[0], fitted[1:].T
+    n, r = s.shape
+    if n < ROWS_PER_DIRECTION * (r + 1):
+        return None
+    design = np.concatenate([np.ones((n, 1)), s], 1)
+    wanted = gradients[:, old:]
+    fitted = np.linalg.lstsq(design, wanted, rcond=None)[0]
+    explained = 1 - ((wanted - design @ fitted) ** 2).sum() / (wanted**2).sum()
+    slope = fitted[1:].T
     precision = np.eye(r - old) - 0.5 * (slope[:, old:] + slope[:, old:].T)
-    if _linear_part(s, gradients[:, old:]) < 0.5 or np.linalg.eigvalsh(precision)[0] < 0.5:
-        return flow
+    if explained < 0.5 or np.linalg.eigvalsh(precision)[0] < 0.5:
+        return None
     covariance = np.linalg.inv(precision)
     matrix, shift = np.eye(r), np.zeros(r)
     matrix[old:, old:] = np.linalg.cholesky(covariance)
     matrix[old:, :old] = covariance @ slope[:, :old]
-    shift[old:] = covariance @ constant
+    shift[old:] = covariance @ fitted[0]
+    return matrix, shift
+
+
+def _gaussian_guess(flow: Chain, old: int, s: np.ndarray, gradients: np.ndarray) -> Chain:
+    """The flow with a Gaussian guess for its new variables, where there is one."""
+    found = _gaussian_given(s, gradients, old)
+    if found is None:
+        return flow
+    matrix, shift = found
     first, at = flow.bijections[-1].matrix_and_shift()
     new = TriangularMap.from_matrix(matrix @ first, matrix @ at + shift)
     return eqx.tree_at(lambda f: f.bijections[-1], flow, new)

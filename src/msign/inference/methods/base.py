@@ -107,10 +107,9 @@ class Method:
 
     @abstractmethod
     def update(
-        self, stage: Stage, state: Any, model: Variables, rate: float, key: PRNGKeyArray, good: bool
+        self, stage: Stage, state: Any, model: Variables, rate: float, key: PRNGKeyArray
     ) -> tuple[Any, Variables, float]:
         """State, model and loss (up to a constant) after some training.
 
-        `rate` is a factor on the learning rate; `good` says that the model's divergence is below
-        the stage's tolerance already, so that only its tails are left to mend.
+        `rate` is a factor on the learning rate.
         """

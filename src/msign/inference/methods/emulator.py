@@ -20,9 +20,12 @@ from msign.inference.methods.polynomial import Polynomial, fit_polynomial
 from msign.inference.methods.pool import PoolState, add_to_pool, init_pool
 from msign.inference.simulate import Simulated
 from msign.inference.target import Tempered, value_and_score
+from msign.noise import generator, on_device
 from msign.training import combine, descend, split_trainable
 from msign.variables import Variables
 from msign.weights import resampled
+
+COVERED = 2**14  # fields of the target that training may be held to
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +62,6 @@ class Emulator(Method):
         model: Variables,
         rate: float,
         key: PRNGKeyArray,
-        good: bool,
     ) -> tuple[PoolState, Variables, float]:
         pool, n = state.pool, state.pool.size
         usable = np.all(np.isfinite(pool.residual[:n]), axis=1)
@@ -73,17 +75,17 @@ class Emulator(Method):
             self.worth,
         )
         # The pool as an equally weighted sample of the target, to hold the model to all its modes.
-        index = resampled(log_weights, len(pool.s), float(jr.uniform(jr.fold_in(key, 2))))
+        index = resampled(log_weights, COVERED, generator(jr.fold_in(key, 2)).uniform())
         trainable, rest = split_trainable(model.alone)
         trained, loss = _steps(
             trainable,
             rest,
             emulated,
             stage.start.alone,
-            jnp.asarray(pool.s[index], float),
-            jnp.asarray(state.target.temperature < 1 or state.lost > 0),
-            jnp.asarray(state.target.temperature, float),
-            jnp.asarray(rate * stage.learning_rate, float),
+            on_device(pool.s[index]),
+            on_device(state.target.temperature < 1 or state.lost > 0),
+            on_device(state.target.temperature),
+            on_device(rate * stage.learning_rate),
             jr.fold_in(key, 1),
             self.steps,
             self.batch,
@@ -115,20 +117,20 @@ def _steps(
     objective = PathwiseJeffreys()
     target = value_and_score(
         jax.vmap(emulated.log_likelihood),
-        jax.vmap(jax.value_and_grad(lambda s: start.backward(s)[1])),
+        start.log_ratio_and_score,
         Tempered(temperature),
     )
 
     def loss(params: PyTree, key: PRNGKeyArray) -> Array:
         model: Any = combine(params, rest)
         z = jr.normal(key, (batch, model.size))
-        s = jax.lax.stop_gradient(jax.vmap(lambda z: model.forward(z)[0])(z))
+        s = jax.lax.stop_gradient(model.forward(z)[0])
         value = objective(model, Batch(z, s, *target(s)))
-        return value + jax.lax.cond(cover, coverage, lambda *_: jnp.zeros(()), params, key)
+        return value + jax.lax.cond(cover > 0, coverage, lambda *_: jnp.zeros(()), params, key)
 
     def coverage(params: PyTree, key: PRNGKeyArray) -> Array:
         model: Any = combine(params, rest)
         rows = covered[jr.randint(jr.fold_in(key, 1), (batch,), 0, len(covered))]
-        return -jnp.mean(jax.vmap(lambda s: model.backward(s)[1])(rows))
+        return -jnp.mean(model.backward(rows)[1])
 
-    return descend(loss, trainable, learning_rate, key, steps, clip_norm)
+    return descend(loss, trainable, jr.split(key, steps), learning_rate, clip_norm)

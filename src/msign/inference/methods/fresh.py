@@ -14,6 +14,7 @@ from msign.inference.methods.base import Method, MethodState, Stage
 from msign.inference.methods.objectives import Batch, Objective, PathwiseJeffreys
 from msign.inference.simulate import Simulated
 from msign.inference.target import Tempered, bounded_below
+from msign.noise import normal, on_device
 from msign.training import adam, adam_step, combine, schedule, split_trainable
 from msign.variables import Variables, draw, log_ratio_and_score
 
@@ -58,7 +59,6 @@ class Fresh(Method):
         model: Variables,
         rate: float,
         key: PRNGKeyArray,
-        good: bool,
     ) -> tuple[FreshState, Variables, float]:
         objective, n = self.objective, self.batch
         cost = n * (1 + objective.uses_score + objective.uses_proposal)
@@ -83,8 +83,9 @@ class Fresh(Method):
     ) -> tuple[Batch, Tempered]:
         """Fields of the model (and of q~, where asked for), simulated, and the target for them."""
         n, start, uses = self.batch, stage.start, self.objective
-        noise = jr.normal(jr.fold_in(key, 0), (n, model.dim))
-        u, s, log_p = draw(model, noise)
+        noise = normal(jr.fold_in(key, 0), (n, model.dim))
+        u, drawn, log_p = draw(model, noise)
+        s = on_device(drawn)
         found = stage.simulator.evaluate(u, stage.scale, uses.uses_score)
         values = bounded_below(found.log_likelihood)
         foot, foot_score = log_ratio_and_score(start.alone, s)
@@ -97,10 +98,10 @@ class Fresh(Method):
             score = target.log_ratio(model.reduce(jnp.asarray(found.gradient, s.dtype)), foot_score)
         proposal: tuple[Any, ...] = ()
         if uses.uses_proposal:
-            u, drawn, ratio = draw(start, jr.normal(jr.fold_in(key, 1), (n, model.dim)))
+            u, other, ratio = draw(start, normal(jr.fold_in(key, 1), (n, model.dim)))
             there = bounded_below(stage.simulator.evaluate(u, stage.scale).log_likelihood)
-            proposal = (drawn, target.log_ratio(jnp.asarray(there, s.dtype), ratio), ratio)
-        return Batch(model.reduce(noise), s, log_q, score, *proposal), target
+            proposal = tuple(map(on_device, (other, target.log_ratio(there, ratio), ratio)))
+        return Batch(model.reduce(on_device(noise)), s, log_q, score, *proposal), target
 
 
 @eqx.filter_jit

@@ -132,13 +132,11 @@ class PathwiseJeffreys:
         assert batch.score is not None
         dynamic, static = eqx.partition(model, eqx.is_inexact_array)
         fixed = eqx.combine(jax.lax.stop_gradient(dynamic), static)
-        value_and_score = jax.vmap(jax.value_and_grad(lambda s: fixed.backward(s)[1]))
-        log_p, score = value_and_score(batch.s)
+        log_p, score = fixed.log_ratio_and_score(batch.s)
         weights = len(log_p) * jax.nn.softmax(-_clip(log_p - batch.target))
         factor = self.reverse + self.forward * jnp.minimum(weights, self.max_weight)
         direction = jax.lax.stop_gradient(factor[:, None] * (score - batch.score))
-        moved = jax.vmap(lambda z: model.forward(z)[0])(batch.z)
-        return jnp.mean(jnp.sum(direction * moved, -1))
+        return jnp.mean(jnp.sum(direction * model.forward(batch.z)[0], -1))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,8 +153,7 @@ class SteinObjective:
         assert batch.score is not None
         score = batch.score - batch.s  # of the target itself: the prior is standard normal here
         direction = jax.lax.stop_gradient(stein_direction(batch.s, score))
-        moved = jax.vmap(lambda z: model.forward(z)[0])(batch.z)
-        return -jnp.mean(jnp.sum(direction * moved, -1))
+        return -jnp.mean(jnp.sum(direction * model.forward(batch.z)[0], -1))
 
 
 def stein_direction(s: Array, score: Array) -> Array:
@@ -221,22 +218,6 @@ def pool_divergence(log_p: Array, target: Array, mixture: Array) -> Array:
     return pool_jeffreys(log_p, target, mixture) + 2 * lack
 
 
-def pool_variance(
-    log_p: Array, target: Array, log_weights: Array, clip: float = MAX_LOG_RATIO
-) -> Array:
-    """Variance of log p - log q over weighted fields, zero where p = q whatever the weights.
-
-    With the weights of p and q it is their Jeffreys divergence to leading order; flatter ones see
-    an error in a tail, or between modes, as clearly as one in the bulk. Rows with
-    `log_weights = -inf` do not count.
-    """
-    used = jnp.isfinite(log_weights)
-    weights = jax.nn.softmax(log_weights)
-    ratio = jnp.where(used, log_p - target, 0.0)
-    centred = _clip(ratio - jnp.sum(weights * ratio), clip)
-    return jnp.sum(weights * centred**2)
-
-
 def reverse_kl(gradient: bool) -> Objective:
     """KL(p||q) alone (the ablation "-KL"): pathwise where there is a derivative."""
     return PathwiseJeffreys(forward=0.0) if gradient else CentredJeffreys(forward=0.0)
@@ -248,7 +229,7 @@ def forward_kl() -> Objective:
 
 
 def _log_ratio(model: Variables, s: Array) -> Array:
-    return jax.vmap(lambda s: model.backward(s)[1])(s)
+    return model.backward(s)[1]
 
 
 def _clip(log_ratio: Array, limit: float = MAX_LOG_RATIO) -> Array:

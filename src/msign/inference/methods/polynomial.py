@@ -19,6 +19,7 @@ import numpy as np
 import scipy.linalg
 from jaxtyping import Array
 
+from msign.noise import on_device
 from msign.weights import highest_power, normalised
 
 LATEST = 10_000  # fields are fitted at most, or twice as many as the terms need: early ones are far
@@ -162,7 +163,7 @@ def _least_squares(
         _symmetric(r, terms.pairs, pairs).transpose(0, 2, 1).reshape(r, m * r),
         _symmetric(k, terms.triples, triples).transpose(0, 1, 3, 2).reshape(k * k, m * k),
     )
-    return Polynomial(*(jnp.asarray(a, float) for a in arrays))
+    return Polynomial(*(on_device(a) for a in arrays))
 
 
 def _symmetric(variables: int, index: np.ndarray, coefficients: np.ndarray) -> np.ndarray:

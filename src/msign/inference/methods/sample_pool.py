@@ -8,17 +8,16 @@ is kept up to date as proposals are added.
 from collections.abc import Sequence
 
 import equinox as eqx
-import jax.numpy as jnp
 import numpy as np
 
 from msign.inference.methods.objectives import MAX_LOG_RATIO
 from msign.inference.target import Tempered
 from msign.variables import Variables, log_ratio
-from msign.weights import highest_power, normalised, weight_report
+from msign.weights import normalised, weight_report
 
 
 class SamplePool(eqx.Module):
-    """Evaluated fields in arrays of fixed capacity, so that compiled code sees one shape.
+    """Evaluated fields in arrays of fixed capacity, so that files see one shape.
 
     Attributes:
         s: Variables `(capacity, m)`.
@@ -53,10 +52,14 @@ class SamplePool(eqx.Module):
         self,
         s: np.ndarray,
         log_likelihood: np.ndarray,
+        own_ratio: np.ndarray,
         proposals: Sequence[Variables],
         residual: np.ndarray | None = None,
     ) -> "SamplePool":
-        """The pool with fields drawn from the last of `proposals` added, always as many."""
+        """The pool with fields drawn from the last of `proposals` added.
+
+        `own_ratio` is its log-density minus log prior at these fields.
+        """
         n, start = len(s), self.size
         stop, last = start + n, len(proposals) - 1
         names = ("s", "log_likelihood", "log_ratio", "residual", "counts")
@@ -66,10 +69,10 @@ class SamplePool(eqx.Module):
         if self.residual.shape[1] and residual is not None:
             new.residual[start:stop] = residual
         for i, proposal in enumerate(proposals[:-1]):
-            new.log_ratio[i, start:stop] = np.asarray(log_ratio(proposal, jnp.asarray(s)))
-        for a in range(0, stop, n):  # pieces of one size, so that they are compiled once
-            piece = jnp.asarray(new.s[a : a + n])
-            new.log_ratio[last, a : a + n] = np.asarray(log_ratio(proposals[-1], piece))
+            new.log_ratio[i, start:stop] = log_ratio(proposal, s)
+        for a in range(0, start, n):  # pieces of one size, so that they are compiled once
+            new.log_ratio[last, a : a + n] = log_ratio(proposals[-1], new.s[a : a + n])
+        new.log_ratio[last, start:stop] = own_ratio
         new.counts[last] = n
         return new
 
@@ -105,21 +108,8 @@ class SamplePool(eqx.Module):
         values = self.log_likelihood[:n], self.log_ratio[0, :n]
         return target.raised(*values, self.mixture()[:n], effective)
 
-    def flattened(self, effective: float) -> np.ndarray:
-        """Log-weights of a power of the posterior, the lowest that is worth `effective` samples."""
-        s, values = self.s[: self.size], self.log_likelihood[: self.size]
-        weights, density = values - self.mixture()[: self.size], values - 0.5 * np.sum(s**2, 1)
-        power = highest_power(lambda t: weights - t * density, effective, 0.0)
-        return np.pad(
-            weights - power * density, (0, len(self.s) - self.size), constant_values=-np.inf
-        )
-
-    def uniform(self) -> np.ndarray:
-        """The same chance for each field."""
-        return np.where(np.arange(len(self.s)) < self.size, 1 / self.size, 0.0)
-
     def chances(self, target: np.ndarray, picked: float) -> np.ndarray:
-        """Chances of the fields to be drawn: most alike, some by what they add to the divergence.
+        """Chances of all fields to be drawn: alike, and some by what they add to the divergence.
 
         Of the latest proposal from the target. So the few fields where it is far off, strays
         between narrow modes for one, are seen at every step.
@@ -130,7 +120,6 @@ class SamplePool(eqx.Module):
         with np.errstate(divide="ignore"):
             ratio = np.clip(np.log(v) - np.log(w), -MAX_LOG_RATIO, MAX_LOG_RATIO)
         added = np.where(v == w, 0.0, (v - w) * ratio)
-        chances = self.uniform()
-        if added.sum() > 0:
-            chances[:n] = (1 - picked) * chances[:n] + picked * added / added.sum()
-        return chances
+        if not added.sum() > 0:
+            return np.full(n, 1 / n)
+        return (1 - picked) / n + picked * added / added.sum()

@@ -1,0 +1,28 @@
+"""Random numbers on the host, where a JAX program for each new shape would have to be compiled."""
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jaxtyping import Array, ArrayLike, PRNGKeyArray
+
+
+def generator(key: PRNGKeyArray) -> np.random.Generator:
+    """NumPy's generator, seeded by a JAX key."""
+    return np.random.default_rng(np.asarray(jr.key_data(key)))
+
+
+def normal(key: PRNGKeyArray, shape: tuple[int, ...]) -> np.ndarray:
+    """Standard normal numbers in the precision of JAX."""
+    dtype = np.float64 if default_dtype() == np.float64 else np.float32
+    return generator(key).standard_normal(shape, dtype)
+
+
+def default_dtype() -> np.dtype:
+    """Of floating-point numbers in JAX: single precision unless it is told otherwise."""
+    return np.dtype(jnp.result_type(float))
+
+
+def on_device(array: ArrayLike) -> Array:
+    """The array in the precision of JAX; unlike ``jnp.asarray`` without a program to compile."""
+    return jax.device_put(np.asarray(array, default_dtype()))
