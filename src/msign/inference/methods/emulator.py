@@ -117,7 +117,7 @@ def _steps(
     objective = PathwiseJeffreys()
     target = value_and_score(
         jax.vmap(emulated.log_likelihood),
-        start.log_ratio_and_score,
+        lambda s: start.log_ratio_and_score(s),  # methods of modules of tracers have no hash
         Tempered(temperature),
     )
 
