@@ -87,6 +87,33 @@ class DenseCoupling(AbstractBijection):
         return bounded(log_scale, MAX_LOG_SCALE), shift
 
 
+def widened(fresh: DenseCoupling, coupling: DenseCoupling) -> DenseCoupling:
+    """A coupling (or a stack of them) that does the same to its variables, and nothing to more.
+
+    `fresh` is a coupling of all variables; it says which of the new ones will be moved.
+    """
+    old, rank = coupling.moved.shape[-1], fresh.moved.shape[-1]
+    net = coupling.conditioner
+    moved = np.array(fresh.moved)
+    moved[..., :old] = coupling.moved
+    more = ((0, 0), (0, rank - old))
+    stack = ((0, 0),) * (moved.ndim - 1)
+
+    def of_each_variable(a: Array, *behind: tuple[int, int]) -> Array:
+        """Log-scales and shifts, with zeros for those of new variables."""
+        pairs = np.asarray(a).reshape(*moved.shape[:-1], 2, old, *a.shape[moved.ndim :])
+        pairs = np.pad(pairs, (*stack, *more, *behind))
+        return on_device(pairs.reshape(*moved.shape[:-1], 2 * rank, *a.shape[moved.ndim :]))
+
+    assert net.first is not None
+    first = on_device(np.pad(np.asarray(net.first), (*stack, *more)))
+    last, last_bias = of_each_variable(net.last, (0, 0)), of_each_variable(net.last_bias)
+    kept = (first, net.first_bias, net.middle, net.middle_bias, last, last_bias)
+    return eqx.tree_at(
+        lambda c: (c.moved, *jax.tree.leaves(c.conditioner)), fresh, (jax.device_put(moved), *kept)
+    )
+
+
 class SplineCoupling(AbstractBijection):
     """Rational quadratic splines of some variables given the others; the identity at the start.
 

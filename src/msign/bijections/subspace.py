@@ -24,7 +24,7 @@ from flowjax.bijections import (
 from jaxtyping import Array, ArrayLike, PRNGKeyArray
 
 from msign import checks
-from msign.bijections.dense import DenseCoupling, SplineCoupling
+from msign.bijections.dense import DenseCoupling, SplineCoupling, widened
 from msign.bijections.triangular import TriangularMap
 from msign.noise import normal, on_device
 
@@ -39,8 +39,6 @@ class InformedConfig:
     Attributes:
         max_rank: Largest dimension of the subspace (where gradients say that the posterior is
             Gaussian, as many as they can tell).
-        coupling_rank: Most variables that couplings act on, the stiffest; an affine map acts
-            on all of them.
         spline_rank: Couplings of up to this number of variables are splines, of more affine: these
             cost a fraction, and bend densities well enough where each has many others to lean on.
         blocks: Couplings per stack (for a single variable half as many splines).
@@ -50,7 +48,6 @@ class InformedConfig:
     """
 
     max_rank: int = 64
-    coupling_rank: int = 64
     spline_rank: int = 2
     blocks: int = 6
     hidden: int = 48
@@ -59,7 +56,6 @@ class InformedConfig:
 
     def __post_init__(self) -> None:
         checks.integer("max_rank", self.max_rank, 1)
-        checks.integer("coupling_rank", self.coupling_rank, 1)
         checks.integer("spline_rank", self.spline_rank, 0)
         checks.integer("blocks", self.blocks, 1)
         checks.integer("hidden", self.hidden, 1)
@@ -188,10 +184,13 @@ def _product(a: Array, b: Array) -> Array:
 def informed_flow(key: PRNGKeyArray, growth: Growth, config: InformedConfig) -> Chain:
     """A flow of few variables as it has grown, the identity at the start.
 
-    `growth` lists its number of variables each time that layers were added, and where: `inner`,
-    couplings of all variables next to the noise, then the flow so far on the leading ones, then an
-    affine map of all; or `outer`, all of it behind the flow so far, which is not trained any more;
-    or `affine`, an affine map alone, in the place of any flow so far.
+    `growth` lists its number of variables each time that it grew, and how:
+
+    - `inner`: couplings of all variables next to the noise, then the flow so far on the leading
+      ones, then an affine map of all;
+    - `wider`: the couplings and the affine map of the flow so far take in more variables;
+    - `outer`: couplings and affine map behind the flow so far, which is not trained any more;
+    - `affine`: an affine map alone, in the place of any flow so far.
     """
     flow: Chain | None = None
     for i, (rank, place) in enumerate(growth):
@@ -214,11 +213,32 @@ def grown_flow(
     couplings, affine = informed_stack(key, rank, config).bijections
     if flow is None:
         return Chain([couplings, affine])
+    if place == "wider":
+        own, *others, last = flow.bijections
+        others = [Indexed(other.bijection, other.idxs, (rank,)) for other in others]
+        wide = Scan(widened(couplings.bijection, own.bijection))
+        return Chain([wide, *others, _extended(last, rank)])
+    leading = jax.device_put(np.arange(flow.shape[0]))
     if place == "inner":
-        return Chain([couplings, Indexed(flow, jnp.arange(flow.shape[0]), (rank,)), affine])
-    so_far = Indexed(paramax.non_trainable(flow), jnp.arange(flow.shape[0]), (rank,))
+        return Chain([couplings, Indexed(flow, leading, (rank,)), affine])
+    so_far = Indexed(paramax.non_trainable(flow), leading, (rank,))
     affine = TriangularMap.from_matrix(*_moments(jr.fold_in(key, 1), so_far))
     return Chain([so_far, Invert(paramax.non_trainable(affine)), couplings, affine])
+
+
+def can_widen(flow: Chain) -> bool:
+    """Whether a flow can take in more variables as it is: its couplings are affine ones."""
+    first = flow.bijections[0]
+    return isinstance(first, Scan) and isinstance(first.bijection, DenseCoupling)
+
+
+def _extended(affine: TriangularMap, rank: int) -> TriangularMap:
+    """The affine map with the identity for more variables."""
+    matrix, shift = affine.matrix_and_shift()
+    old = len(shift)
+    whole = np.eye(rank)
+    whole[:old, :old] = matrix
+    return TriangularMap.from_matrix(whole, np.pad(shift, (0, rank - old)))
 
 
 def _moments(key: PRNGKeyArray, flow: AbstractBijection) -> tuple[np.ndarray, np.ndarray]:
@@ -241,21 +261,17 @@ def informed_stack(key: PRNGKeyArray, rank: int, config: InformedConfig) -> Chai
     Variables are expected in order of falling stiffness: the last couplings move the stiffest
     ones given all others.
     """
-    coupled = min(rank, config.coupling_rank)
-    blocks = config.blocks if coupled > 1 else (config.blocks + 1) // 2
-    moved = np.stack([_moved(k, blocks, coupled) for k in range(blocks)])
+    blocks = config.blocks if rank > 1 else (config.blocks + 1) // 2
+    moved = np.stack([_moved(k, blocks, rank) for k in range(blocks)])
     candidates = int(moved.sum(1).max())
 
     def coupling(key: PRNGKeyArray, moved: np.ndarray) -> AbstractBijection:
-        if coupled > max(1, config.spline_rank):
+        if rank > max(1, config.spline_rank):
             return DenseCoupling(key, moved, config.hidden)
         return SplineCoupling(key, moved, candidates, config.hidden, config.knots, config.interval)
 
     couplings = [coupling(jr.fold_in(key, k), moved[k]) for k in range(blocks)]
-    nonlinear: AbstractBijection = Scan(jax.tree.map(_stacked, *couplings))
-    if coupled < rank:
-        nonlinear = Indexed(nonlinear, jnp.arange(coupled), (rank,))
-    return Chain([nonlinear, TriangularMap(rank)])
+    return Chain([Scan(jax.tree.map(_stacked, *couplings)), TriangularMap(rank)])
 
 
 def _stacked(*leaves: Any) -> Any:

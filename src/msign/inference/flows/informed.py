@@ -17,7 +17,7 @@ from jaxtyping import PRNGKeyArray
 
 from msign import checks
 from msign.bijections import InformedConfig, InformedFlow, TriangularMap, Whitened
-from msign.bijections.subspace import Growth, grown_flow, informed_flow
+from msign.bijections.subspace import Growth, can_widen, grown_flow, informed_flow
 from msign.inference.flows.base import FlowKind, Start
 from msign.inference.flows.directions import (
     align,
@@ -221,7 +221,7 @@ def _growth(carried: Carried | None, rank: int, train: str) -> Growth:
         return (*carried.growth, (rank, "outer"))
     if rank == carried.lifted.shape[1]:
         return carried.growth
-    return (*carried.growth, (rank, "inner"))
+    return (*carried.growth, (rank, "wider" if can_widen(carried.flow) else "inner"))
 
 
 def _fields(model: Variables, key: PRNGKeyArray, n: int) -> tuple[np.ndarray, np.ndarray]:
