@@ -16,7 +16,7 @@ if TYPE_CHECKING:
         Pool,
         Posterior,
     )
-    from msign.inference import fit as fit
+    from msign.inference.fit import fit
     from msign.lattice import Lattice
     from msign.network import MsIGN
     from msign.priors import DensePrior, LaplacePrior, ScalarPrior, SpectralPrior

@@ -26,12 +26,10 @@ def _setup() -> None:
     """Keep compiled code between calls of the command."""
     import warnings
 
-    import jax
+    from msign.compilation import keep_compiled_programs
 
     warnings.filterwarnings("ignore", message="(?s).*ArviZ is undergoing", category=FutureWarning)
-    cache = pathlib.Path.home() / ".cache" / "msign" / "jax"
-    jax.config.update("jax_compilation_cache_dir", str(cache))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+    keep_compiled_programs()
 
 
 @app.command()

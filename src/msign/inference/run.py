@@ -9,6 +9,7 @@ import jax.random as jr
 import numpy as np
 
 from msign import checks
+from msign.compilation import keep_compiled_programs
 from msign.diagnostics.modes import find_model_modes
 from msign.inference.config import FitConfig
 from msign.inference.files import FitFiles, describe_flows, network_like
@@ -67,6 +68,7 @@ class Run:
         )
 
     def __enter__(self) -> "Run":
+        keep_compiled_programs()
         simulator, files = self.simulator, self.files
         if files is None or not (files.finished_stages() or files.checkpoint.exists()):
             simulator.check()

@@ -111,6 +111,23 @@ def gradients_by_regression(s: np.ndarray, rest: np.ndarray, residuals: np.ndarr
     return np.concatenate([gradient_s, gradient_rest], 1)
 
 
+def gradients_of_linear_residuals(
+    u: np.ndarray, residuals: np.ndarray, tolerance: float
+) -> np.ndarray | None:
+    """Exact gradients where residuals `(n, m)` are linear in all coordinates `(n, d)`; else None.
+
+    `tolerance` is the mean squared error, summed over residuals, up to which they are.
+    """
+    n, d = u.shape
+    if n < 2 * (d + 1):
+        return None
+    design = np.concatenate([np.ones((n, 1)), u], 1)
+    fit, *_ = np.linalg.lstsq(design, residuals, rcond=None)
+    if np.mean(np.sum((residuals - design @ fit) ** 2, 1)) > tolerance:
+        return None
+    return -residuals @ fit[1:].T
+
+
 def lift_directions(prior: Prior, basis: np.ndarray) -> np.ndarray:
     """Directions of the next coarser scale's whitened space, in that of `prior`."""
     d = prior.lattice.dim

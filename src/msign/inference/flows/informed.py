@@ -22,6 +22,7 @@ from msign.inference.flows.base import FlowKind, Start
 from msign.inference.flows.directions import (
     align,
     gradients_by_regression,
+    gradients_of_linear_residuals,
     lift_directions,
     subspace_from_gradients,
 )
@@ -238,7 +239,10 @@ def _gradients_at(simulator: Simulator, scale: int, u: np.ndarray, ratio: np.nda
 def _regressed_at(
     simulator: Simulator, scale: int, model: Variables, most: int, u: np.ndarray, ratio: np.ndarray
 ) -> Probe:
-    """Gradients by regression of the residuals: quadratic in known variables, linear in others."""
+    """Gradients by regression of the residuals: quadratic in known variables, linear in others.
+
+    Where residuals are linear in the field, the gradients are exact.
+    """
     d = u.shape[1]
     if model.basis is not None:
         known = np.asarray(paramax.unwrap(model.basis), np.float64)
@@ -246,12 +250,16 @@ def _regressed_at(
         known = np.eye(d) if d <= most else np.zeros((d, 0))
     found = simulator.evaluate(u, scale)
     good = np.all(np.isfinite(found.residual), axis=1)
-    s, r = u @ known, known.shape[1]
-    rest = u - s @ known.T
     gradients = np.full_like(u, np.nan)
-    pieces = gradients_by_regression(s[good], rest[good], found.residual[good])
-    along_rest = pieces[:, r:] - (pieces[:, r:] @ known) @ known.T
-    gradients[good] = pieces[:, :r] @ known.T + along_rest
+    linear = gradients_of_linear_residuals(u[good], found.residual[good], GAUSSIAN)
+    if linear is not None:
+        gradients[good] = linear
+    else:
+        s, r = u @ known, known.shape[1]
+        rest = u - s @ known.T
+        pieces = gradients_by_regression(s[good], rest[good], found.residual[good])
+        along_rest = pieces[:, r:] - (pieces[:, r:] @ known) @ known.T
+        gradients[good] = pieces[:, :r] @ known.T + along_rest
     return Probe(u, gradients, found.log_likelihood, ratio)
 
 
