@@ -79,29 +79,36 @@ class Variables(eqx.Module):
         """Variables `(n, m)` of whitened coordinates; pulls gradients back as well."""
         return u if self.basis is None else _product(u, paramax.unwrap(self.basis))
 
-    def lift(self, s: Array, noise: Array) -> Array:
-        """Whitened coordinates `(n, d)` with variables s, all others from noise `(n, d)`."""
-        if self.basis is None:
-            return s
-        return noise + _product(s - self.reduce(noise), paramax.unwrap(self.basis).T)
-
 
 def draw(variables: Variables, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Whitened coordinates, variables and log p - log prior of fields, from noise `(n, d)`."""
-    u, s, log_ratio = (np.asarray(a)[: len(noise)] for a in _draw(variables, _padded(noise)))
-    return u, s, log_ratio
+    rows, n = padded(noise), len(noise)
+    z = rows
+    if variables.basis is not None:  # a small product, for which no program is compiled
+        z = rows @ np.asarray(paramax.unwrap(variables.basis))
+    s, log_ratio = _forward(variables.alone, on_device(z))
+    u = _lift(variables.basis, s, on_device(rows))
+    return np.asarray(u)[:n], np.asarray(s)[:n], np.asarray(log_ratio)[:n]
 
 
 @eqx.filter_jit
-def _draw(variables: Variables, noise: Array) -> tuple[Array, Array, Array]:
-    s, log_ratio = variables.forward(variables.reduce(noise))
-    return variables.lift(s, noise), s, log_ratio
+def _forward(variables: Variables, z: Array) -> tuple[Array, Array]:
+    """Of the variables alone, so that one program serves all scales with as many of them."""
+    return variables.forward(z)
+
+
+@eqx.filter_jit
+def _lift(basis: Array | None, s: Array, noise: Array) -> Array:
+    if basis is None:
+        return s
+    basis = paramax.unwrap(basis)
+    return noise + _product(s - _product(noise, basis), basis.T)
 
 
 def log_ratio(variables: Variables, s: ArrayLike) -> np.ndarray:
     """Log p - log prior of a batch of variables `(n, m)`."""
     s = np.asarray(s)
-    return np.asarray(_log_ratio(variables.alone, _padded(s)))[: len(s)]
+    return np.asarray(_log_ratio(variables.alone, on_device(padded(s))))[: len(s)]
 
 
 @eqx.filter_jit
@@ -109,12 +116,12 @@ def _log_ratio(variables: Variables, s: Array) -> Array:
     return variables.backward(s)[1]
 
 
-def _padded(rows: ArrayLike) -> Array:
+def padded(rows: ArrayLike) -> np.ndarray:
     """Rows repeated up to one of few numbers, at most a quarter more: few programs to compile."""
     rows = np.asarray(rows)
     n = max(1, len(rows))
     step = max(64, (1 << (n - 1).bit_length()) // 8)
-    return on_device(rows[np.arange(-(-n // step) * step) % n])
+    return rows[np.arange(-(-n // step) * step) % n]
 
 
 @eqx.filter_jit
