@@ -41,7 +41,8 @@ class InformedConfig:
             Gaussian, as many as they can tell).
         spline_rank: Couplings of up to this number of variables are splines, of more affine: these
             cost a fraction, and bend densities well enough where each has many others to lean on.
-        blocks: Couplings per stack (for a single variable half as many splines).
+        blocks: Affine couplings of a flow.
+        splines: Spline couplings of a flow (for a single variable half as many).
         hidden: Width of the conditioners' two hidden layers.
         knots: Bins of a spline.
         interval: Splines act on [-interval, interval] and are the identity outside.
@@ -49,7 +50,8 @@ class InformedConfig:
 
     max_rank: int = 64
     spline_rank: int = 2
-    blocks: int = 6
+    blocks: int = 10
+    splines: int = 6
     hidden: int = 48
     knots: int = 16
     interval: float = 6.0
@@ -58,6 +60,7 @@ class InformedConfig:
         checks.integer("max_rank", self.max_rank, 1)
         checks.integer("spline_rank", self.spline_rank, 0)
         checks.integer("blocks", self.blocks, 1)
+        checks.integer("splines", self.splines, 1)
         checks.integer("hidden", self.hidden, 1)
         checks.integer("knots", self.knots, 2)
         checks.positive("interval", self.interval)
@@ -261,12 +264,14 @@ def informed_stack(key: PRNGKeyArray, rank: int, config: InformedConfig) -> Chai
     Variables are expected in order of falling stiffness: the last couplings move the stiffest
     ones given all others.
     """
-    blocks = config.blocks if rank > 1 else (config.blocks + 1) // 2
+    affine = rank > max(1, config.spline_rank)
+    splines = config.splines if rank > 1 else (config.splines + 1) // 2
+    blocks = config.blocks if affine else splines
     moved = np.stack([_moved(k, blocks, rank) for k in range(blocks)])
     candidates = int(moved.sum(1).max())
 
     def coupling(key: PRNGKeyArray, moved: np.ndarray) -> AbstractBijection:
-        if rank > max(1, config.spline_rank):
+        if affine:
             return DenseCoupling(key, moved, config.hidden)
         return SplineCoupling(key, moved, candidates, config.hidden, config.knots, config.interval)
 

@@ -124,8 +124,9 @@ def _steps(
     def loss(params: PyTree, key: PRNGKeyArray) -> Array:
         model: Any = combine(params, rest)
         z = jr.normal(key, (batch, model.size))
-        s = jax.lax.stop_gradient(model.forward(z)[0])
-        value = objective(model, Batch(z, s, *target(s)))
+        moved = model.forward(z)[0]
+        s = jax.lax.stop_gradient(moved)
+        value = objective(model, Batch(z, s, *target(s), moved))
         return value + jax.lax.cond(cover > 0, coverage, lambda *_: jnp.zeros(()), params, key)
 
     def coverage(params: PyTree, key: PRNGKeyArray) -> Array:

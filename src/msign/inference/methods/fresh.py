@@ -101,7 +101,7 @@ class Fresh(Method):
             u, other, ratio = draw(start, normal(jr.fold_in(key, 1), (n, model.dim)))
             there = bounded_below(stage.simulator.evaluate(u, stage.scale).log_likelihood)
             proposal = tuple(map(on_device, (other, target.log_ratio(there, ratio), ratio)))
-        return Batch(model.reduce(on_device(noise)), s, log_q, score, *proposal), target
+        return Batch(model.reduce(on_device(noise)), s, log_q, score, None, *proposal), target
 
 
 @eqx.filter_jit

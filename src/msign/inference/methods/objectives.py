@@ -30,6 +30,7 @@ class Batch(NamedTuple):
         s: Their trained variables `(n, m)`.
         target: Their log-target minus log prior (bridged log-likelihood) `(n,)`.
         score: Gradient of `target` with respect to s `(n, m)`.
+        moved: The variables s as a function of the parameters, where that is at hand already.
         proposal_s: Trained variables of samples of the proposal q~ `(k, m)`.
         proposal_target: Their log-target minus log prior `(k,)`.
         proposal_log_ratio: Their log-proposal minus log prior `(k,)`.
@@ -39,6 +40,7 @@ class Batch(NamedTuple):
     s: Array
     target: Array
     score: Array | None = None
+    moved: Array | None = None
     proposal_s: Array | None = None
     proposal_target: Array | None = None
     proposal_log_ratio: Array | None = None
@@ -136,7 +138,8 @@ class PathwiseJeffreys:
         weights = len(log_p) * jax.nn.softmax(-_clip(log_p - batch.target))
         factor = self.reverse + self.forward * jnp.minimum(weights, self.max_weight)
         direction = jax.lax.stop_gradient(factor[:, None] * (score - batch.score))
-        return jnp.mean(jnp.sum(direction * model.forward(batch.z)[0], -1))
+        moved = model.forward(batch.z)[0] if batch.moved is None else batch.moved
+        return jnp.mean(jnp.sum(direction * moved, -1))
 
 
 @dataclasses.dataclass(frozen=True)
