@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-processors test-seeds lint types bench clean
+.PHONY: demo test test-processors test-seeds lint types bench bench-time clean
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c "import sys; assert sys.version_info >= (3, 11), 'Python 3.11 or later is needed'"
@@ -46,6 +46,10 @@ bench: $(STAMP)
 	$(BIN)/python bench/fem.py
 	$(BIN)/python bench/inference.py
 	$(BIN)/python bench/images.py memory
+
+# Where the seconds of a fit go, three seeds of everything.
+bench-time: $(STAMP)
+	$(BIN)/python bench/time.py --seeds 0 1 2
 
 clean:
 	rm -rf $(VENV) demo

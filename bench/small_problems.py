@@ -1,26 +1,53 @@
 """Problems that the paper does not have, small enough to try an idea on; each with its exact J.
 
-All but the heat equation depend on one or two whitened coordinates of the field, so that the exact
-posterior is a density on a line or a plane, known by quadrature.
+Ring and four modes depend on two whitened coordinates of the field, so that the exact posterior is
+a density on a plane, known by quadrature. Signal, linear and heat have linear forward maps and
+Gaussian posteriors. The paper's synthetic problem brings its own reference. Of the elliptic one no
+exact posterior is known.
 """
 
+import dataclasses
 from collections.abc import Callable
+from typing import Any, Protocol
 
 import jax.numpy as jnp
+import jax.random as jr
 import numpy as np
+from jaxtyping import PRNGKeyArray
 
 import msign
+from msign.diagnostics.reference import jeffreys_against
+from msign.noise import generator, normal
 
 
-def _directions(prior: msign.LaplacePrior, count: int) -> np.ndarray:
-    """Fields w_i with <w_i, x> standard normal under the prior, of its first eigenvectors."""
+@dataclasses.dataclass(frozen=True, eq=False)
+class CoordinateMap:
+    """A forward map that sees a field by a few of its whitened coordinates.
+
+    Attributes:
+        index: Which ones.
+        weights: Fields w_i such that <w_i, x> is the coordinate `index[i]` of x.
+        forward: From these coordinates `(n, count)` to observations, in JAX.
+    """
+
+    index: np.ndarray
+    weights: np.ndarray
+    forward: Callable
+
+    def __call__(self, x):
+        c = jnp.einsum("nij,kij->nk", x, jnp.asarray(self.weights, x.dtype))
+        return self.forward(c)
+
+
+def _leading_coordinates(prior: msign.LaplacePrior, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Index of the prior's first eigenvectors, and fields w_i that give their coordinates."""
     d = prior.lattice.dim
-    order = np.argsort(-np.asarray(prior.std).reshape(-1), kind="stable")[:count]
+    index = np.argsort(-np.asarray(prior.std).reshape(-1), kind="stable")[:count]
     units = np.zeros((count, d))
-    units[np.arange(count), order] = 1.0
+    units[np.arange(count), index] = 1.0
     fields = np.asarray(prior.unwhiten(jnp.asarray(units)), np.float64)
-    std = np.asarray(prior.std, np.float64).reshape(-1)[order]
-    return fields / std.reshape(-1, *[1] * (fields.ndim - 1)) ** 2
+    std = np.asarray(prior.std, np.float64).reshape(-1)[index]
+    return index, fields / std.reshape(-1, *[1] * (fields.ndim - 1)) ** 2
 
 
 def few_coordinates(
@@ -28,12 +55,7 @@ def few_coordinates(
 ) -> msign.InverseProblem:
     """A problem on size x size cells whose forward map sees `count` whitened coordinates."""
     prior = msign.LaplacePrior((size, size), alpha=0.1, beta=2.0)
-    weights = _directions(prior, count)
-
-    def observe(x):
-        c = jnp.einsum("nij,kij->nk", x, jnp.asarray(weights, x.dtype))
-        return forward(c)
-
+    observe = CoordinateMap(*_leading_coordinates(prior, count), forward)
     return msign.InverseProblem(prior, observe, data, noise, name=name)
 
 
@@ -113,3 +135,132 @@ PROBLEMS: dict[str, tuple[Callable[[], msign.InverseProblem], int]] = {
     "elliptic 16": (lambda: msign.problems.elliptic(16), 200_000),
     "elliptic 64": (lambda: msign.problems.elliptic(64), 500_000),
 }
+
+
+class Reference(Protocol):
+    """An exact posterior in whitened coordinates of the finest scale."""
+
+    def log_evidence(self) -> float:
+        """Log of the integral of prior times exp(-|residual|^2 / 2)."""
+
+    def sample(self, key: PRNGKeyArray, n: int) -> Any:
+        """N independent fields `(n, d)`."""
+
+    def axes(self) -> np.ndarray:
+        """Unit vectors `(k, d)` along which it is not standard normal."""
+
+
+class PlanePosterior:
+    """The posterior of a problem whose forward map is a `CoordinateMap` of two coordinates.
+
+    Its density is tabulated on squares of side h; a sample is uniform in its square, which adds
+    h^2 / 12 to variances. Log-evidence by the midpoint rule.
+    """
+
+    REACH, CELLS = 6.0, 2400  # prior standard deviations to each side; squares per side
+
+    def __init__(self, problem: msign.InverseProblem):
+        self.dim, self.index = problem.dim, problem.forward.index
+        h = 2 * self.REACH / self.CELLS
+        self.line = -self.REACH + h * (np.arange(self.CELLS) + 0.5)
+        mass = np.empty((self.CELLS, self.CELLS))
+        for row, a in zip(mass, self.line, strict=True):
+            c = np.stack([np.full_like(self.line, a), self.line], 1)
+            residual = problem.noise.residual(np.asarray(problem.forward.forward(c), np.float64))
+            row[:] = np.exp(-0.5 * (residual**2).sum(1) - 0.5 * (c**2).sum(1)) * h**2
+        mass /= 2 * np.pi
+        self.sums = np.cumsum(mass.reshape(-1))
+
+    def log_evidence(self) -> float:
+        return float(np.log(self.sums[-1]))
+
+    def sample(self, key: PRNGKeyArray, n: int) -> np.ndarray:
+        rng, u = generator(jr.fold_in(key, 1)), normal(jr.fold_in(key, 0), (n, self.dim))
+        squares = np.searchsorted(self.sums, self.sums[-1] * rng.uniform(size=n))
+        corners = np.stack(np.unravel_index(squares, (self.CELLS, self.CELLS)), 1)
+        h = self.line[1] - self.line[0]
+        u[:, self.index] = self.line[corners] + h * (rng.uniform(size=(n, 2)) - 0.5)
+        return u
+
+    def axes(self) -> np.ndarray:
+        return np.eye(self.dim)[self.index]
+
+
+class GaussianPosterior:
+    """The posterior of a linear forward map, in closed form."""
+
+    def __init__(self, problem: msign.InverseProblem):
+        d, whiten = problem.dim, problem.noise.whiten
+        fields = np.asarray(problem.prior.unwhiten(jnp.eye(d)))
+        slope = whiten @ np.asarray(problem.forward(fields), np.float64).T
+        y = whiten @ problem.noise.target
+        gram = np.eye(len(y)) + slope @ slope.T
+        self._log_z = float(-0.5 * y @ np.linalg.solve(gram, y) - 0.5 * np.linalg.slogdet(gram)[1])
+        self.root = np.linalg.cholesky(np.linalg.inv(np.eye(d) + slope.T @ slope))
+        self.mean = self.root @ (self.root.T @ (slope.T @ y))
+        self._axes = np.linalg.svd(slope, full_matrices=False)[2]
+
+    def log_evidence(self) -> float:
+        return self._log_z
+
+    def sample(self, key: PRNGKeyArray, n: int) -> np.ndarray:
+        z = generator(key).normal(size=(n, len(self.mean)))
+        return (self.mean + z @ self.root.T).astype(normal(key, (0,)).dtype)
+
+    def axes(self) -> np.ndarray:
+        return self._axes
+
+
+class LinePosterior:
+    """The reference that the paper's synthetic problem brings."""
+
+    def __init__(self, problem: msign.InverseProblem):
+        self.dim, self.own = problem.dim, problem.reference
+
+    def log_evidence(self) -> float:
+        return self.own.log_evidence()
+
+    def sample(self, key: PRNGKeyArray, n: int) -> Any:
+        return self.own.sample(key, n)
+
+    def axes(self) -> np.ndarray:
+        unit = np.zeros((1, self.dim))
+        unit[0, self.own.critical_index()] = 1.0
+        return unit
+
+
+EXACT: dict[str, Callable[[msign.InverseProblem], Reference]] = {
+    "signal": GaussianPosterior,
+    "linear": GaussianPosterior,
+    "heat": GaussianPosterior,
+    "ring": PlanePosterior,
+    "four modes": PlanePosterior,
+    "synthetic": LinePosterior,
+}
+VALUES_AT_ONCE = 2**24  # of fields compared at a time
+
+
+def exact_posterior(problem: msign.InverseProblem) -> Reference | None:
+    """The exact posterior of a problem of this file, by its name; None where none is known."""
+    return EXACT[problem.name](problem) if problem.name in EXACT else None
+
+
+def exact_jeffreys(
+    posterior: msign.Posterior, exact: Reference, n: int = 10_000, seed: int = 1
+) -> dict[str, float]:
+    """J = E_p[log p/q] + E_q[log q/p] from n samples of each side, with its standard error.
+
+    The keys are those of `jeffreys_against`. The 2 n simulations count for no one.
+    """
+    simulator, scale = msign.Simulator(posterior.problem), posterior.problem.scales
+    log_z, key = exact.log_evidence(), jr.key(seed)
+    size = max(1, VALUES_AT_ONCE // posterior.problem.dim)
+    at_own, at_exact = [], []
+    for part, start in enumerate(range(0, n, size)):
+        count = min(size, n - start)
+        own, ratio = posterior.whitened_samples(count, seed + 1000 * part)
+        at_own.append(ratio - simulator.evaluate(own, scale).log_likelihood + log_z)
+        there = np.asarray(exact.sample(jr.fold_in(key, part), count))
+        log_q = simulator.evaluate(there, scale).log_likelihood - log_z
+        at_exact.append(log_q - posterior.log_ratio(there))
+    return jeffreys_against(np.concatenate(at_own), np.concatenate(at_exact))

@@ -23,6 +23,7 @@ from msign.bijections import (
     Whitened,
     glow_flow,
     glow_stack,
+    informed_flow,
     informed_stack,
     squeeze_window,
     squeezed_shape,
@@ -124,11 +125,15 @@ BANDS = {
 }
 RAW = {n: BANDS[n] for n in ("1-D odd", "2-D channels")}
 
-INFORMED = InformedConfig(blocks=4, hidden=5, knots=4)
+INFORMED = InformedConfig(blocks=4, splines=4, hidden=5, knots=4)
 
 
 def spline_coupling(moved: list[bool], candidates: int) -> SplineCoupling:
     return SplineCoupling(KEY, moved, candidates, hidden=5, knots=4, interval=6.0)
+
+
+def grown(*growth: tuple[int, str]) -> AbstractBijection:
+    return informed_flow(KEY, growth, INFORMED)
 
 
 def carried_flow() -> InformedFlow:
@@ -170,10 +175,10 @@ BIJECTIONS: dict[str, Case] = {
     "DenseCoupling": Case(lambda: DenseCoupling(KEY, [True, False, True], 5), masked=True),
     "informed_stack 1": Case(lambda: informed_stack(KEY, 1, INFORMED), masked=True),
     "informed_stack 5": Case(lambda: informed_stack(KEY, 5, INFORMED), masked=True),
-    "informed_stack partly linear": Case(
-        lambda: informed_stack(KEY, 5, InformedConfig(coupling_rank=3, hidden=5, knots=4)),
-        masked=True,
-    ),
+    "informed_flow inner": Case(lambda: grown((2, "inner"), (4, "inner")), masked=True),
+    "informed_flow wider": Case(lambda: grown((3, "inner"), (5, "wider")), masked=True),
+    "informed_flow outer": Case(lambda: grown((2, "inner"), (3, "outer")), masked=True),
+    "informed_flow affine": Case(lambda: grown((3, "affine"))),
     "InformedFlow": Case(
         lambda: InformedFlow(ORTHOGONAL[:, :3], informed_stack(KEY, 3, INFORMED)), masked=True
     ),

@@ -4,12 +4,13 @@ import os
 
 # Compiling takes most of the suite's time, and half of that is XLA's newer code for fusions.
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_use_fusion_emitters=false"
+# No test reads or leaves compiled programs in a home directory.
+os.environ["MSIGN_CACHE"] = "off"
 
 import jax
 import pytest
 
 jax.config.update("jax_enable_x64", True)
-# Commands tested in this process switch the cache on, which is for people.
 jax.config.update("jax_enable_compilation_cache", False)
 
 

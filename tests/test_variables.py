@@ -12,12 +12,13 @@ from helpers import identical, moved, seeded
 from msign import GlowConfig, InformedConfig, LaplacePrior, MsIGN
 from msign.bijections import InformedFlow, Whitened, informed_flow
 from msign.inference.flows.directions import align, lift_directions
+from msign.noise import normal
 from msign.training import split_trainable
-from msign.variables import Variables, draw, log_ratio, log_ratio_and_score
+from msign.variables import Variables, draw, log_ratio, log_ratio_and_score, padded
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
-SMALL = InformedConfig(blocks=2, hidden=4, knots=4)
+SMALL = InformedConfig(blocks=2, splines=2, hidden=4, knots=4)
 PRIOR = LaplacePrior((8,), alpha=0.3, beta=2.0)
 N = 6
 
@@ -65,6 +66,38 @@ def test_score_is_the_slope_of_the_log_ratio(name):
     np.testing.assert_allclose(value, log_ratio(variables, s), rtol=0, atol=1e-12)
     slope = (log_ratio(variables, s + step) - log_ratio(variables, s - step)) / 2
     np.testing.assert_allclose(np.sum(score * step, 1), slope, rtol=1e-5, atol=1e-11)
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_where_a_batch_lies_in_memory_does_not_matter(name):
+    variables = MAKERS[name]()
+    other = Variables(variables.flow, variables.basis, variables.dim, not variables.lanes)
+    z = jr.normal(jr.key(seeded(8)), (N, variables.size))
+    for way in ("forward", "backward"):
+        one, two = (eqx.filter_jit(getattr(v, way))(z) for v in (variables, other))
+        for a, b in zip(one, two, strict=True):
+            np.testing.assert_allclose(a, b, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("n", [1, 63, 64, 65, 1000, 1025])
+def test_batches_of_any_size_are_those_of_their_rows(n):
+    """Rows are padded to few sizes: what is added does not come back."""
+    variables = informed()
+    noise = normal(jr.key(seeded(9)), (1025, 8))
+    whole, part = draw(variables, noise), draw(variables, noise[:n])
+    for a, b in zip(whole, part, strict=True):
+        assert isinstance(b, np.ndarray) and len(b) == n
+        np.testing.assert_allclose(b, a[:n], rtol=0, atol=1e-10)
+    ratio = log_ratio(variables, part[1])
+    assert isinstance(ratio, np.ndarray) and ratio.shape == (n,)
+    np.testing.assert_allclose(ratio, part[2], rtol=0, atol=1e-9)
+
+
+def test_few_programs_serve_batches_of_all_sizes():
+    sizes = {len(padded(np.zeros((n, 1)))) for n in range(1, 5000)}
+    assert len(sizes) < 40
+    for n in range(1, 5000):
+        assert n <= len(padded(np.zeros((n, 1)))) <= max(n + 63, 1.25 * n)
 
 
 def test_fields_have_the_variables_along_the_basis_and_noise_elsewhere():

@@ -11,6 +11,7 @@ from msign.weights import (
     ess_fraction,
     highest_power,
     lost_evidence,
+    pareto_khat,
     resampled,
     weight_report,
 )
@@ -82,6 +83,68 @@ def test_resampling_keeps_to_the_weights():
     counts = np.bincount(index, minlength=50)
     assert counts[7] == 0
     assert np.all(np.abs(counts - 1000 * weights / weights.sum()) < 1)
+
+
+# --- k-hat ----------------------------------------------------------------------------------------
+
+RNG = np.random.default_rng(seeded(4))
+REJECTED = np.where(np.arange(1000) < 300, -np.inf, RNG.normal(size=1000))
+LOG_WEIGHTS = {
+    **{f"normal {sd:g}": sd * RNG.normal(size=2000) for sd in (1e-3, 1.0, 5.0, 100.0)},
+    **{f"{n} points": RNG.normal(size=n) for n in (2, 10, 20, 21, 25, 60)},
+    **{
+        f"Pareto {k}": np.log(scipy.stats.genpareto.rvs(k, size=2000, random_state=RNG))
+        for k in (-0.5, 0.3, 0.8, 3.0)
+    },
+    "uniform weights": np.log(RNG.uniform(size=1000)),
+    "ties": np.round(RNG.normal(size=1000)),
+    "two values": RNG.choice([0.0, 1.0], 1000),
+    "some rejected": REJECTED,
+    "most rejected": np.where(np.arange(1000) < 950, -np.inf, REJECTED),
+    "far from zero": 1e4 + RNG.normal(size=1000),
+}
+
+
+@pytest.mark.parametrize("name", LOG_WEIGHTS)
+def test_khat_is_that_of_arviz(name):
+    import arviz
+
+    a = LOG_WEIGHTS[name]
+    with np.errstate(all="ignore"):
+        expected = float(arviz.psislw(a - a.max())[1])
+    assert pareto_khat(a) == pytest.approx(expected, rel=1e-8, abs=1e-8)
+    assert pareto_khat(np.random.default_rng(seeded(5)).permutation(a)) == pareto_khat(a)
+
+
+@pytest.mark.parametrize("shape", [-0.3, 0.0, 0.3, 0.7, 1.5])
+def test_khat_of_generalised_pareto_samples_is_their_shape(shape):
+    """A tail of such a sample has the same shape; the estimate is as precise as the likelihood's.
+
+    Ten observations of a shape of one half are in it, by design; further bias is of the order of
+    one over the size of the tail.
+    """
+    n, tail, repetitions = 10_000, 300, 40
+    rng = np.random.default_rng(seeded(6))
+    samples = scipy.stats.genpareto.rvs(shape, size=(repetitions, n), random_state=rng)
+    found = np.mean([pareto_khat(np.log(sample)) for sample in samples])
+    stderr = (1 + shape) / np.sqrt(tail * repetitions)
+    expected = (tail * shape + 10 * 0.5) / (tail + 10)
+    assert found == pytest.approx(expected, abs=5 * stderr + 3 / tail)
+
+
+def test_khat_of_equal_weights_and_of_too_few():
+    assert pareto_khat(np.full(100, 3.0)) == -np.inf
+    assert pareto_khat(normal_quantiles(20)) == np.inf
+
+
+@pytest.mark.parametrize("sd", [300.0, 500.0, 1e4])
+@pytest.mark.filterwarnings("error")
+def test_khat_of_weights_beyond_the_range_of_floating_point_numbers(sd):
+    """No number that could be taken for a light tail, and no NaN, however few weights are left."""
+    rng = np.random.default_rng(seeded(7))
+    for n in (30, 100, 1000):
+        for log_weights in sd * rng.normal(size=(100, n)):
+            assert pareto_khat(log_weights) > 1
 
 
 def test_highest_power():

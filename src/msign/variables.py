@@ -117,11 +117,15 @@ def _log_ratio(variables: Variables, s: Array) -> Array:
 
 
 def padded(rows: ArrayLike) -> np.ndarray:
-    """Rows repeated up to one of few numbers, at most a quarter more: few programs to compile."""
+    """Rows repeated up to one of few numbers: few programs to compile.
+
+    At most a quarter more, or 63 rows.
+    """
     rows = np.asarray(rows)
-    n = max(1, len(rows))
-    step = max(64, (1 << (n - 1).bit_length()) // 8)
-    return rows[np.arange(-(-n // step) * step) % n]
+    if not len(rows):
+        return rows
+    step = max(64, (1 << (len(rows) - 1).bit_length()) // 8)
+    return rows[np.arange(-(-len(rows) // step) * step) % len(rows)]
 
 
 @eqx.filter_jit

@@ -129,12 +129,11 @@ def pareto_khat(log_weights: ArrayLike) -> float:
     at most 3 sqrt(n), by what they exceed the next one. Infinite where fewer than five do.
     """
     a = np.sort(np.asarray(log_weights, np.float64))
-    if np.ptp(a) < 1e-9:
+    if a[0] == a[-1] or a[-1] - a[0] < 1e-9:
         return -np.inf
     tail = int(np.ceil(min(len(a) / 5, 3 * np.sqrt(len(a)))))
-    weights = np.exp(a[-tail - 1 :] - a[-1])
-    excess = weights[1:] - weights[0]
-    excess = excess[excess > 0]
+    a = np.maximum(a[-tail - 1 :] - a[-1], np.log(np.finfo(np.float64).tiny))
+    excess = np.exp(a[a > a[0]]) - np.exp(a[0])
     return _pareto_shape(excess) if len(excess) > 4 else np.inf
 
 

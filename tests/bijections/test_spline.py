@@ -72,3 +72,27 @@ def test_gradient_of_the_numbers_against_finite_differences():
         unit = jnp.zeros_like(NUMBERS).at[i].set(step)
         slope = (total(NUMBERS + unit) - total(NUMBERS - unit)) / (2 * step)
         assert float(gradient[i]) == pytest.approx(float(slope), rel=1e-4, abs=1e-7)
+
+
+@pytest.mark.parametrize("function", [spline_forward, spline_inverse])
+def test_many_batches_are_single_calls(function):
+    """Nested `vmap`, over values, numbers or both, and derivatives through it."""
+    rng = np.random.default_rng(seeded(1))
+    x = jnp.asarray(rng.uniform(-3.5, 3.5, (2, 3, 4)))  # two batches of three, four splines each
+    numbers = jnp.asarray(rng.normal(size=(2, len(NUMBERS), 4)))
+
+    def value(x, numbers):
+        y, log_slope = function(x, numbers, INTERVAL)
+        return jnp.sum(jnp.sin(y) + y * log_slope)
+
+    both = jax.value_and_grad(value, (0, 1))
+    found = jax.jit(jax.vmap(jax.vmap(both, (0, None)), (0, 0)))(x, numbers)
+    single = jax.jit(both)
+    for i in range(2):
+        for j in range(3):
+            expected = single(x[i, j], numbers[i])
+            jax.tree.map(
+                lambda a, b, i=i, j=j: np.testing.assert_allclose(a[i, j], b, rtol=0, atol=1e-10),
+                found,
+                expected,
+            )

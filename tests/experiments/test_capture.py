@@ -38,7 +38,7 @@ def mirrored_problem():
 
 @pytest.fixture(scope="module")
 def posterior(quick_compilation):
-    flow = Informed(InformedConfig(hidden=16, blocks=2, knots=8))
+    flow = Informed(InformedConfig(hidden=16, blocks=2, splines=2, knots=8))
     config = FitConfig(flow=flow, round_size=1000, steps=100, rounds=4)
     return msign.fit(mirrored_problem(), 15_000, config=config, seed=seeded(0))
 

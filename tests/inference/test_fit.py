@@ -27,7 +27,7 @@ from msign.problems import SimulationError, synthetic
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
-SMALL = Informed(InformedConfig(blocks=4, hidden=16, knots=8), samples=100)
+SMALL = Informed(InformedConfig(blocks=4, splines=4, hidden=16, knots=8), samples=100)
 QUICK = FitConfig(flow=SMALL, method=Pool(steps=100, batch=512), rounds=6)
 BUDGET = 8_000
 PROBLEM = synthetic(4)

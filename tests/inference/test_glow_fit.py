@@ -35,9 +35,9 @@ def test_every_objective_improves_a_flow(objective):
         method=Fresh(steps=60, batch=100, objective=objective),
         rounds=3,
         round_size=500,
-        certificate=1000,
+        certificate=4000,
     )
-    posterior = fit(ONE, 40_000, seed=seeded(1), config=config)
+    posterior = fit(ONE, 45_000, seed=seeded(1), config=config)
     (stage,) = posterior.stages
     report = posterior.certificate()
     assert report.jeffreys + 3 * report.jeffreys_stderr < stage["jeffreys_start"]

@@ -144,7 +144,8 @@ def test_resuming_does_not_count_the_inflated_noise_again(tmp_path):
         assert_same(run("inflated", config, out, resume=True), "inflated", config)
     whole, plain = (uninterrupted(name, config) for name in ("inflated", "two scales"))
     assert whole.nfs == plain.nfs + 2 * 30
-    assert not np.array_equal(whole.log_prob(X["inflated"]), plain.log_prob(X["inflated"]))
+    # On four cells the third observation is a constant, which inflated noise makes more likely.
+    assert whole.records[0]["log_evidence"] > plain.records[0]["log_evidence"] + 0.1
 
 
 def test_another_run_is_not_resumed(tmp_path):

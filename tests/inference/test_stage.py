@@ -38,7 +38,6 @@ class Call(NamedTuple):
 
     model: int
     rate: float
-    good: bool
 
 
 class ScriptState(MethodState):
@@ -64,8 +63,8 @@ class Script(Method):
         done = min(stage.simulator.nfs // SIZE, len(self.temperatures) - 1)
         return ScriptState(Tempered(self.temperatures[done]), self.evidence)
 
-    def update(self, stage, state, model, rate, key, good):
-        self.calls.append(Call(number(model), rate, good))
+    def update(self, stage, state, model, rate, key):
+        self.calls.append(Call(number(model), rate))
         return state, numbered(len(self.calls)), 0.0
 
 
@@ -153,6 +152,17 @@ def test_the_model_of_the_lowest_divergence_is_kept(played):
     assert [r["jeffreys"] for r in found.records] == [0.5, 0.2, 0.3]
 
 
+def test_tails_of_the_weights_do_not_choose_the_model(played):
+    """Nor prolong a stage: below the tolerance it ends, whatever k-hat is."""
+    script = [Round(0.5, 0.1), Round(0.4, 0.9), Round(TOLERANCE / 2, 0.9)]
+    for finest in (True, False):
+        found = played(script, finest=finest)
+        assert [call.model for call in found.calls] == [0, 1]
+        assert number(found.state.best) == 2 and found.state.khat == 0.9
+        stopped = played(script, finest=finest, rounds=2)
+        assert number(stopped.state.best) == 1 and stopped.state.khat == 0.9
+
+
 def test_no_stage_ends_worse_than_it_began(played):
     found = played([Round(0.5), Round(0.6), Round(0.9)], rounds=3)
     assert number(found.state.best) == 0 and found.state.divergence == 0.5
@@ -161,16 +171,6 @@ def test_no_stage_ends_worse_than_it_began(played):
 def test_a_stage_ends_when_its_model_is_good_enough(played):
     found = played([Round(0.5, 0.1), Round(TOLERANCE / 2, 0.1)])
     assert found.state.round == 2 and len(found.calls) == 1
-
-
-def test_the_finest_stage_wants_light_tails_too(played):
-    """Below the tolerance it mends the tails, and keeps the model with the lightest."""
-    script = [Round(5e-4, 0.8), Round(9e-4, 0.7), Round(1e-4, 0.9), Round(6e-4, 0.3)]
-    found = played(script)
-    assert [call.good for call in found.calls] == [True] * 3
-    assert number(found.state.best) == 3 and found.state.khat == 0.3
-    coarse = played(script, finest=False)
-    assert coarse.calls == [] and coarse.state.divergence == 5e-4
 
 
 def test_evidence_that_a_model_lacks_counts_as_divergence(played):

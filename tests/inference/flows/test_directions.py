@@ -9,6 +9,7 @@ from msign import LaplacePrior
 from msign.inference.flows.directions import (
     align,
     gradients_by_regression,
+    gradients_of_linear_residuals,
     lift_directions,
     subspace_from_gradients,
 )
@@ -98,3 +99,14 @@ def test_regression_finds_the_gradient_of_a_quadratic_map():
     true = w / np.linalg.norm(w)
     # The known direction alone is off by 0.2; forty draws of these fields left 0.03 at most.
     assert np.sqrt(1 - (found @ true) ** 2) < 0.1 < np.sqrt(1 - true[0] ** 2)
+
+
+def test_gradients_of_linear_residuals_are_exact_and_of_others_unknown():
+    """The log-likelihood is -|r|^2 / 2."""
+    rng = np.random.default_rng(seeded(20))
+    u, slope, constant = rng.normal(size=(60, 5)), rng.normal(size=(5, 2)), rng.normal(size=2)
+    residuals = constant + u @ slope
+    found = gradients_of_linear_residuals(u, residuals, 1e-5)
+    np.testing.assert_allclose(found, -residuals @ slope.T, rtol=0, atol=1e-10)
+    assert gradients_of_linear_residuals(u, residuals + 0.03 * u[:, :1] ** 2, 1e-5) is None
+    assert gradients_of_linear_residuals(u[:11], residuals[:11], 1e-5) is None  # five unknown each

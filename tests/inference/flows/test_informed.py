@@ -26,6 +26,7 @@ from msign.bijections import InformedFlow, TriangularMap
 from msign.inference.files import prior_network
 from msign.inference.flows.directions import align, lift_directions
 from msign.inference.simulate import simulate
+from msign.noise import normal
 from msign.variables import Variables, draw, log_ratio
 from msign.weights import ess_fraction
 
@@ -96,6 +97,10 @@ def coarse_and_start(train: str = "all"):
     return network, start_at(network, 2, KIND, problem, train, 1)
 
 
+def growth_of(network, scale):
+    return network.flows[scale - 1].inner.growth
+
+
 def basis_of(network, scale):
     return np.asarray(paramax.unwrap(network.variables(scale).basis), np.float64)
 
@@ -117,8 +122,11 @@ def test_the_start_of_a_stage_continues_the_stage_before(train):
 @pytest.mark.parametrize("train", ["all", "last"])
 def test_a_grown_flow_has_the_density_of_the_old_one_in_the_old_variables(train):
     """Integrated over the new variable, by quadrature."""
-    coarse, fine = coarse_and_start(train)
-    old = np.array([[0.3, -0.5], [1.0, 0.8]])
+    assert_marginal_is_kept(*coarse_and_start(train))
+
+
+def assert_marginal_is_kept(coarse, fine):
+    old = np.asarray(coarse.variables(1).forward(jnp.array([[0.3, -0.5], [1.0, 0.8]]))[0])
     line = np.linspace(-9, 9, 1201)
     points = np.concatenate([np.repeat(old, len(line), 0), np.tile(line, 2)[:, None]], 1)
     density = np.exp(log_ratio(fine.variables(2), jnp.asarray(points)) - 0.5 * points[:, 2] ** 2)
@@ -180,6 +188,87 @@ def test_a_gaussian_posterior_is_known_at_every_scale(noise):
         exact = gaussian_log_ratio(problem, scale, u)
         np.testing.assert_allclose(found, exact, rtol=0, atol=1e-6)
         assert np.ptp(exact) > 0.5
+        size = network.variables(scale).size
+        assert growth_of(network, scale) == ((size, "affine"),)
+
+
+def bent_problem(change: float) -> InverseProblem:
+    """A linear problem with a quadratic term that changes log-likelihoods by so many nats.
+
+    Their standard deviation over fields of the prior; most of it no Gaussian explains.
+    """
+    linear = linear_problem(LaplacePrior((8,), alpha=0.2, beta=2.0), 3)
+    u = normal(jr.key(seeded(9)), (2000, 8))
+
+    def bent(size: float) -> InverseProblem:
+        def forward(x):
+            y = linear.forward(x)
+            return y + size * y[:, :1] ** 2
+
+        return InverseProblem(linear.prior, forward, linear.data, 0.3, scales=2)
+
+    straight, trial = (Simulator(bent(c)).evaluate(u, 2).log_likelihood for c in (0.0, 1e-4))
+    return bent(1e-4 * change / np.std(trial - straight))
+
+
+@pytest.mark.parametrize(("change", "gaussian"), [(1e-4, True), (0.1, False)])
+def test_a_posterior_that_is_bent_by_a_tenth_of_a_nat_is_not_gaussian(change, gaussian):
+    problem = bent_problem(change)
+    network = prior_network(problem, FitConfig(flow=KIND))
+    for scale in (1, 2):
+        network = start_at(network, scale, KIND, problem, seed=scale)
+        places = [place for _, place in growth_of(network, scale)]
+        assert (places == ["affine"]) == gaussian
+
+
+def turning(x):
+    """Linear in pairs of cells; bent in a difference that no field of pairs has."""
+    pairs, difference = 0.5 * (x[:, ::2] + x[:, 1::2]), 4 * (x[:, 2:3] - x[:, 3:4])
+    seen = jnp.stack([pairs.sum(1), pairs[:, 0] - pairs[:, 3]], 1)
+    return jnp.concatenate([seen, difference + difference**2], 1)
+
+
+@pytest.mark.parametrize("train", ["all", "last"])
+def test_from_a_gaussian_scale_to_one_that_is_not(train):
+    """The affine map goes on acting on its variables, in a flow that can bend."""
+    prior = LaplacePrior((8,), alpha=0.2, beta=2.0)
+    problem = InverseProblem(prior, turning, [1.0, 0.1, 0.5], noise_std=0.3, scales=2)
+    network = start_at(prior_network(problem, FitConfig(flow=KIND)), 1, KIND, problem, train)
+    assert growth_of(network, 1) == ((2, "affine"),)
+    fine = start_at(network, 2, KIND, problem, train, seed=1)
+    place = "inner" if train == "all" else "outer"
+    assert growth_of(fine, 2) == ((2, "affine"), (3, place))
+    assert_marginal_is_kept(network, fine)
+    assert can_bend(fine.variables(2))
+    # Files know the structure.
+    again = KIND.like(fine, 2, KIND.describe(fine.flows[1]))
+    assert jax.tree.structure(again) == jax.tree.structure(fine.flows[1])
+
+
+def test_from_a_gaussian_scale_to_one_that_is_not_in_as_many_variables():
+    """A flow that takes in no new variables must be able to bend all the same."""
+    problem = InverseProblem(
+        LaplacePrior((8,), alpha=0.2, beta=2.0),
+        lambda x: x.mean(1, keepdims=True) ** 2,
+        [0.5],
+        noise_std=0.1,
+        scales=2,
+        forward_at=lambda _: lambda x: x.mean(1, keepdims=True),
+    )
+    network = start_at(prior_network(problem, FitConfig(flow=KIND)), 1, KIND, problem)
+    assert growth_of(network, 1) == ((1, "affine"),)
+    fine = start_at(network, 2, KIND, problem, seed=1)
+    assert fine.variables(2).size == 1
+    assert can_bend(fine.variables(2))
+
+
+def can_bend(variables: Variables) -> bool:
+    """Whether the flow, its trainable parameters moved, is anything but an affine map."""
+    flow = moved(variables, 0.3)
+    points = jr.normal(jr.key(seeded(10)), (4, variables.size))
+    ends = flow.forward(points)[0]
+    middle = flow.forward(0.5 * (points[:2] + points[2:]))[0]
+    return float(np.abs(0.5 * (ends[:2] + ends[2:]) - middle).max()) > 1e-6
 
 
 def test_a_gaussian_guess_that_fits_badly_is_not_taken():
@@ -224,4 +313,5 @@ def test_without_a_derivative_directions_are_those_of_the_derivative():
         network = start_at(prior_network(each, FitConfig(flow=KIND)), 1, KIND, each)
         basis = basis_of(network, 1)
         spans.append(basis @ basis.T)
+        assert growth_of(network, 1) == ((2, "affine"),)
     np.testing.assert_allclose(spans[0], spans[1], rtol=0, atol=1e-6)

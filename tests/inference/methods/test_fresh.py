@@ -52,9 +52,7 @@ def test_steps_are_as_many_as_the_share_of_the_budget_allows(stage, monkeypatch,
     monkeypatch.setattr(fresh, "_take_step", watched)
     begin, room = stage.simulator.nfs, 7 * 20 * cost + 19
     given = stage._replace(limit=begin + stage.round_size + room)
-    state, _, _ = method.update(
-        given, method.init(given), stage.start, 0.5, jr.key(seeded(1)), False
-    )
+    state, _, _ = method.update(given, method.init(given), stage.start, 0.5, jr.key(seeded(1)))
     used, rate = np.array(seen).T
     np.testing.assert_array_equal(used, begin + 20 * cost * np.arange(1, 8))
     # Learning rates go up to that of the stage, times the factor of the round, and down.
@@ -67,8 +65,6 @@ def test_without_means_nothing_is_done(stage):
     method = Fresh(steps=12, batch=20)
     given = stage._replace(limit=stage.simulator.nfs + stage.round_size)
     used = stage.simulator.nfs
-    _, model, loss = method.update(
-        given, method.init(given), stage.start, 1.0, jr.key(seeded(1)), False
-    )
+    _, model, loss = method.update(given, method.init(given), stage.start, 1.0, jr.key(seeded(1)))
     assert stage.simulator.nfs == used and np.isnan(loss)
     assert identical(model, stage.start)

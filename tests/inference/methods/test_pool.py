@@ -1,8 +1,7 @@
-"""Learning from a pool, on one variable: towards the target, and where fields are rare."""
+"""Learning from a pool, on one variable: towards the target, whatever simulations failed."""
 
 import functools
 
-import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
@@ -14,6 +13,7 @@ from msign.inference import Pool
 from msign.inference.methods import Stage
 from msign.inference.methods.pool import PoolState
 from msign.inference.simulate import Simulated
+from msign.noise import normal
 from msign.variables import Variables, draw, log_ratio
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -27,9 +27,8 @@ def log_likelihood(s):
 
 
 def drawn(model: Variables, key) -> Simulated:
-    _, s, ratio = draw(model, jr.normal(key, (N, 1)))
-    s = np.asarray(s)
-    return Simulated(s, np.asarray(ratio), log_likelihood(s), np.zeros((N, 0)))
+    _, s, ratio = draw(model, normal(key, (N, 1)))
+    return Simulated(s, ratio, log_likelihood(s), np.zeros((N, 0)))
 
 
 def stage_of(start: Variables) -> Stage:
@@ -52,7 +51,7 @@ def stage_of(start: Variables) -> Stage:
 @functools.cache
 def trained() -> tuple[Stage, Variables, PoolState, list[float]]:
     """A model that has learned the modes, with all fields that it has seen."""
-    flow = informed_flow(jr.key(0), ((1, "inner"),), InformedConfig(blocks=2, hidden=8, knots=8))
+    flow = informed_flow(jr.key(0), ((1, "inner"),), InformedConfig(splines=2, hidden=8, knots=8))
     model = Variables(flow, None, 1)
     stage = stage_of(model)
     state, divergences = POOL.init(stage), []
@@ -61,7 +60,7 @@ def trained() -> tuple[Stage, Variables, PoolState, list[float]]:
         divergences.append(divergence(model))
         if i < ROUNDS - 1:
             key = jr.key(seeded(10 + i))
-            state, model, _ = POOL.update(stage, state, model, 1.0, key, False)
+            state, model, _ = POOL.update(stage, state, model, 1.0, key)
     return stage, model, state, divergences
 
 
@@ -70,7 +69,7 @@ GRID = np.linspace(-6, 6, 2001)[:, None]
 
 def divergence(model: Variables) -> float:
     """Jeffreys divergence from the posterior by quadrature."""
-    log_p = np.asarray(log_ratio(model, jnp.asarray(GRID))) - 0.5 * GRID[:, 0] ** 2
+    log_p = log_ratio(model, GRID) - 0.5 * GRID[:, 0] ** 2
     log_q = log_likelihood(GRID) - 0.5 * GRID[:, 0] ** 2
     log_p, log_q = (a - np.logaddexp.reduce(a) for a in (log_p, log_q))
     return float(np.sum((np.exp(log_p) - np.exp(log_q)) * (log_p - log_q)))
@@ -86,19 +85,6 @@ def test_the_model_learns_the_target():
     normal = np.exp(log_likelihood(GRID) - 0.5 * GRID[:, 0] ** 2) / np.sqrt(2 * np.pi)
     exact = np.log(normal.sum() * (GRID[1, 0] - GRID[0, 0]))
     assert abs(value - exact) < 5 * stderr < 0.1
-
-
-def test_a_good_model_learns_what_the_jeffreys_divergence_hardly_sees():
-    """The variance of log p - log q under a power of the posterior: tails, and between modes."""
-    stage, model, state, _ = trained()
-
-    def variance(model: Variables) -> float:
-        weights = np.exp(0.4 * (log_likelihood(GRID) - 0.5 * GRID[:, 0] ** 2))
-        ratio = np.asarray(log_ratio(model, jnp.asarray(GRID))) - log_likelihood(GRID)
-        return np.cov(ratio, aweights=weights, ddof=0).item()
-
-    _, better, _ = POOL.update(stage, state, model, 1.0, jr.key(seeded(20)), True)
-    assert variance(better) < variance(model)
 
 
 def test_a_rejected_simulation_is_worth_nothing():

@@ -220,7 +220,7 @@ def _growth(carried: Carried | None, rank: int, train: str) -> Growth:
         return ((rank, "inner"),)
     if train == "last":
         return (*carried.growth, (rank, "outer"))
-    if rank == carried.lifted.shape[1]:
+    if rank == carried.lifted.shape[1] and carried.growth[-1][1] != "affine":
         return carried.growth
     return (*carried.growth, (rank, "wider" if can_widen(carried.flow) else "inner"))
 
@@ -295,15 +295,15 @@ def _gaussian_given(
     has no proper precision, or where there are too few gradients.
     """
     n, r = s.shape
-    if n < ROWS_PER_DIRECTION * (r + 1):
+    if r == old or n < ROWS_PER_DIRECTION * (r + 1):
         return None
     design = np.concatenate([np.ones((n, 1)), s], 1)
     wanted = gradients[:, old:]
     fitted = np.linalg.lstsq(design, wanted, rcond=None)[0]
-    explained = 1 - ((wanted - design @ fitted) ** 2).sum() / (wanted**2).sum()
+    missed, total = ((wanted - design @ fitted) ** 2).sum(), (wanted**2).sum()
     slope = fitted[1:].T
     precision = np.eye(r - old) - 0.5 * (slope[:, old:] + slope[:, old:].T)
-    if explained < 0.5 or np.linalg.eigvalsh(precision)[0] < 0.5:
+    if missed > 0.5 * total or np.linalg.eigvalsh(precision)[0] < 0.5:
         return None
     covariance = np.linalg.inv(precision)
     matrix, shift = np.eye(r), np.zeros(r)

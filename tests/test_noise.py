@@ -1,0 +1,54 @@
+"""Random numbers on the host: decided by their key, of JAX's precision, standard normal."""
+
+import jax
+import jax.random as jr
+import numpy as np
+import pytest
+
+from helpers import seeded
+from msign.noise import default_dtype, generator, normal, on_device
+
+KEY = jr.key(seeded(0))
+
+
+@pytest.fixture(params=[False, True], ids=["float32", "float64"])
+def dtype(request):
+    """JAX in one of its precisions."""
+    jax.config.update("jax_enable_x64", request.param)
+    yield np.float64 if request.param else np.float32
+    jax.config.update("jax_enable_x64", True)
+
+
+def test_a_key_decides_the_numbers():
+    drawn = normal(KEY, (3, 5))
+    assert isinstance(drawn, np.ndarray) and drawn.shape == (3, 5)
+    np.testing.assert_array_equal(normal(KEY, (3, 5)), drawn)
+    np.testing.assert_array_equal(generator(KEY).uniform(size=4), generator(KEY).uniform(size=4))
+
+
+def test_other_keys_give_other_numbers():
+    """Also those that differ in one half of their 64 bits only, in either order."""
+    keys = [KEY, *(jr.fold_in(KEY, i) for i in range(5))]
+    keys += [jr.wrap_key_data(np.array(halves, np.uint32)) for halves in ((0, 7), (7, 0), (7, 7))]
+    drawn = np.stack([normal(key, (8,)) for key in keys])
+    assert len(np.unique(drawn)) == drawn.size
+
+
+def test_they_have_the_precision_of_jax(dtype):
+    assert default_dtype() == dtype
+    assert normal(KEY, (2,)).dtype == dtype
+    for array in (np.arange(3.0), np.arange(3), [0, 1, 2], np.float32([0, 1, 2])):
+        placed = on_device(array)
+        assert isinstance(placed, jax.Array) and placed.dtype == dtype
+        np.testing.assert_array_equal(placed, [0, 1, 2])
+
+
+def test_moments_are_those_of_independent_standard_normal_numbers(dtype):
+    """Of one key, and of one number from each of many keys."""
+    n = 40_000
+    many = np.concatenate([normal(key, (1,)) for key in jr.split(KEY, 2000)])
+    for x in (normal(KEY, (n,)).astype(np.float64), many.astype(np.float64)):
+        # Variances of the powers of a normal number: E x^2k - (E x^k)^2.
+        for power, mean, variance in ((1, 0, 1), (2, 1, 2), (3, 0, 15), (4, 3, 96)):
+            assert abs(np.mean(x**power) - mean) < 5 * np.sqrt(variance / len(x))
+        assert abs(np.mean(x[1:] * x[:-1])) < 5 / np.sqrt(len(x))
