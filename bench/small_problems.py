@@ -51,27 +51,37 @@ def _leading_coordinates(prior: msign.LaplacePrior, count: int) -> tuple[np.ndar
 
 
 def few_coordinates(
-    name: str, size: int, count: int, forward: Callable, data: list[float], noise: float
+    name: str,
+    size: int,
+    count: int,
+    forward: Callable,
+    data: list[float],
+    noise: float,
+    scales: int | None = None,
 ) -> msign.InverseProblem:
     """A problem on size x size cells whose forward map sees `count` whitened coordinates."""
     prior = msign.LaplacePrior((size, size), alpha=0.1, beta=2.0)
     observe = CoordinateMap(*_leading_coordinates(prior, count), forward)
-    return msign.InverseProblem(prior, observe, data, noise, name=name)
+    return msign.InverseProblem(prior, observe, data, noise, name=name, scales=scales)
 
 
-def ring() -> msign.InverseProblem:
+def ring(size: int = 16, scales: int | None = None) -> msign.InverseProblem:
     """F = a^2 + b^2, data 2, noise 0.25, 16 x 16: a ring."""
-    return few_coordinates("ring", 16, 2, lambda c: (c**2).sum(1, keepdims=True), [2.0], 0.25)
+
+    def forward(c):
+        return (c**2).sum(1, keepdims=True)
+
+    return few_coordinates("ring", size, 2, forward, [2.0], 0.25, scales)
 
 
-def four_modes() -> msign.InverseProblem:
+def four_modes(size: int = 32, scales: int | None = None) -> msign.InverseProblem:
     """Four uneven modes of two coordinates on 32 x 32 cells."""
 
     def forward(c):
         a, b = c[:, 0], c[:, 1]
         return jnp.stack([a**2 + 0.1 * a, b**2 - 0.15 * b], 1)
 
-    return few_coordinates("four modes", 32, 2, forward, [1.0, 1.0], 0.2)
+    return few_coordinates("four modes", size, 2, forward, [1.0, 1.0], 0.2, scales)
 
 
 def two_modes(size: int = 8) -> msign.InverseProblem:

@@ -448,8 +448,8 @@ def tempered_smc(problem: Any, setting: Setting, seed: int, limit: int) -> Cloud
     Temperature solver, effective sample size and resampling are BlackJAX's. Its top-level
     `adaptive_tempered_smc` is not used: it evaluates three likelihoods per particle and temperature
     that are known already, moves particles at the temperature before, and does not adapt the step.
-    Likelihoods come from a `Simulator`, as in `fit`: callbacks from compiled code to a NumPy solver
-    can deadlock on one core.
+    Likelihoods come from a `Simulator`, as in `fit`: with callbacks from compiled code to the
+    elliptic solver instead, pCNL did not end within three minutes on one core (cause unknown).
     """
     import jax
     import jax.numpy as jnp
@@ -762,7 +762,7 @@ def show_smc(rows: list[str], seeds: list[int], budget: int | None, times: float
             for goal, smc in found.items():
                 short = smc["over"][goal]
                 ratio = [smc[k] / own[k] for k in ("seconds", "cpu", "nfs")]
-                ratios[goal].append(ratio)
+                ratios[goal].append((short, ratio))
                 print(
                     f"  SMC, {goal:8s}      {smc_line(smc)}  {smc['kernel']}, {smc['particles']} "
                     f"particles, {smc['inner']} steps at each of {smc['temperatures']} "
@@ -771,8 +771,14 @@ def show_smc(rows: list[str], seeds: list[int], budget: int | None, times: float
                     flush=True,
                 )
         for goal, found in ratios.items():
-            medians = [statistics.median(column) for column in zip(*found, strict=True)]
-            print(f"{row}, SMC until {goal} as good: median {ratio_line(medians)}", flush=True)
+            columns = zip(*(ratio for _, ratio in found), strict=True)
+            medians = [statistics.median(column) for column in columns]
+            reached = sum(short <= 1 for short, _ in found)
+            print(
+                f"{row}, SMC until {goal} as good (reached with {reached} of {len(found)} seeds): "
+                f"median {ratio_line(medians)}",
+                flush=True,
+            )
 
 
 def smc_line(found: dict[str, Any]) -> str:

@@ -81,28 +81,21 @@ class Variables(eqx.Module):
 
 
 def draw(variables: Variables, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Whitened coordinates, variables and log p - log prior of fields, from noise `(n, d)`."""
-    rows, n = padded(noise), len(noise)
-    z = rows
-    if variables.basis is not None:  # a small product, for which no program is compiled
-        z = rows @ np.asarray(paramax.unwrap(variables.basis))
-    s, log_ratio = _forward(variables.alone, on_device(z))
-    u = _lift(variables.basis, s, on_device(rows))
-    return np.asarray(u)[:n], np.asarray(s)[:n], np.asarray(log_ratio)[:n]
+    """Whitened coordinates, variables and log p - log prior of fields, from noise `(n, d)`.
+
+    The flow alone is a compiled program; what depends on the lattice are two products.
+    """
+    n = len(noise)
+    basis = None if variables.basis is None else np.asarray(paramax.unwrap(variables.basis))
+    z = noise if basis is None else noise @ basis
+    s, log_ratio = (np.asarray(a)[:n] for a in _forward(variables.alone, on_device(padded(z))))
+    return s if basis is None else noise + (s - z) @ basis.T, s, log_ratio
 
 
 @eqx.filter_jit
 def _forward(variables: Variables, z: Array) -> tuple[Array, Array]:
     """Of the variables alone, so that one program serves all scales with as many of them."""
     return variables.forward(z)
-
-
-@eqx.filter_jit
-def _lift(basis: Array | None, s: Array, noise: Array) -> Array:
-    if basis is None:
-        return s
-    basis = paramax.unwrap(basis)
-    return noise + _product(s - _product(noise, basis), basis.T)
 
 
 def log_ratio(variables: Variables, s: ArrayLike) -> np.ndarray:

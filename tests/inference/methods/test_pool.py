@@ -8,12 +8,13 @@ import pytest
 
 from helpers import seeded
 from msign import InformedConfig
-from msign.bijections import informed_flow
+from msign.bijections import TriangularMap, informed_flow
 from msign.inference import Pool
 from msign.inference.methods import Stage
-from msign.inference.methods.pool import PoolState
+from msign.inference.methods.pool import PoolState, _steps
 from msign.inference.simulate import Simulated
 from msign.noise import normal
+from msign.training import combine, split_trainable
 from msign.variables import Variables, draw, log_ratio
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -100,3 +101,22 @@ def test_a_rejected_simulation_is_worth_nothing():
     weights = np.exp(state.pool.normalised(state.target)[:N] - state.pool.mixture()[:N])
     assert weights[failed].sum() < 0.01 * weights.sum()
     assert np.all(np.isfinite(state.pool.log_likelihood))
+
+
+def test_samples_that_no_posterior_can_have_are_brought_back():
+    """The pool is one field again and again: where it is, model and target agree whatever they are.
+
+    No field of it exceeds the prior, but the model does, far away from the pool.
+    """
+    steps, batch = 100, 32
+    model = Variables(TriangularMap.from_matrix(np.eye(1), np.array([3.0])), None, 1)
+    z = np.random.default_rng(seeded(40)).normal(size=(steps, batch, 1))
+    same = np.zeros((steps, batch))
+    trainable, rest = split_trainable(model)
+    pool = (same[..., None], same, same, z)
+    trained, _ = _steps(trainable, rest, pool, np.zeros(()), np.asarray(0.05), 1.0)
+
+    def excess(model: Variables) -> float:
+        return float(np.maximum(0, draw(model, z[0])[2]).mean())
+
+    assert excess(combine(trained, rest)) < 0.2 * excess(model)

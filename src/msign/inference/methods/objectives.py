@@ -205,22 +205,6 @@ def pool_jeffreys(
     return jnp.sum((reverse * jnp.exp(log_v) - forward * jnp.exp(log_w)) * ratio)
 
 
-def pool_divergence(log_p: Array, target: Array, mixture: Array) -> Array:
-    """What is minimised on a pool: `pool_jeffreys`, and what the model's mass on the pool lacks.
-
-    Self-normalised weights do not see mass that has left the pool: a model with next to none of
-    it there, but in the right proportions, would seem perfect. `target` has to be normalised on
-    the whole pool (`Pool.target`). Only a lack of more than half counts: a smaller one would
-    rather be filled up with strays, where the mixture is thin and little density is much mass.
-    """
-
-    def log_mass(density: Array) -> Array:
-        return jax.nn.logsumexp(jnp.where(jnp.isfinite(mixture), density - mixture, -jnp.inf))
-
-    lack = jnp.maximum(0.0, log_mass(target) - log_mass(log_p) - jnp.log(2.0))
-    return pool_jeffreys(log_p, target, mixture) + 2 * lack
-
-
 def reverse_kl(gradient: bool) -> Objective:
     """KL(p||q) alone (the ablation "-KL"): pathwise where there is a derivative."""
     return PathwiseJeffreys(forward=0.0) if gradient else CentredJeffreys(forward=0.0)

@@ -4,11 +4,12 @@ import dataclasses
 from typing import Any
 
 import equinox as eqx
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
 from msign.inference.methods.base import Method, MethodState, Stage
-from msign.inference.methods.objectives import pool_divergence
+from msign.inference.methods.objectives import pool_jeffreys
 from msign.inference.methods.sample_pool import SamplePool
 from msign.inference.simulate import Simulated
 from msign.inference.target import Tempered, bounded_below
@@ -83,12 +84,15 @@ class Pool(Method):
         target = pool.normalised(state.target)
         chances = pool.chances(target, self.picked)
         measure = pool.mixture()[: pool.size] + np.log(pool.size * chances)
-        rows = generator(key).choice(pool.size, (self.steps, self.batch), p=chances)
+        rng = generator(key)
+        rows = rng.choice(pool.size, (self.steps, self.batch), p=chances)
+        z = rng.normal(size=(self.steps, self.batch // 4, pool.s.shape[1]))
         trainable, rest = split_trainable(model.alone)
         trained, loss = _steps(
             trainable,
             rest,
-            (on_device(pool.s[rows]), on_device(target[rows]), on_device(measure[rows])),
+            tuple(on_device(a) for a in (pool.s[rows], target[rows], measure[rows], z)),
+            on_device(target[: pool.size].max()),
             on_device(rate * stage.learning_rate),
             self.clip_norm,
         )
@@ -99,15 +103,21 @@ class Pool(Method):
 def _steps(
     trainable: PyTree,
     rest: PyTree,
-    minibatches: tuple[Array, Array, Array],
+    minibatches: tuple[Array, ...],
+    highest: Array,
     learning_rate: Array,
     clip_norm: float,
 ) -> tuple[PyTree, Array]:
-    """Descend on minibatches of (variables, log target, log measure), `(steps, batch, ...)`."""
+    """Descend on minibatches of (variables, log target, log measure, noise), `(steps, ...)`.
 
-    def loss(params: PyTree, minibatch: tuple[Array, Array, Array]) -> Array:
-        s, target, measure = minibatch
+    A pool does not see what the model does outside of it. No posterior exceeds the prior by more
+    than its best likelihood does (`highest`): samples of the model that do are strays.
+    """
+
+    def loss(params: PyTree, minibatch: tuple[Array, ...]) -> Array:
+        s, target, measure, z = minibatch
         model: Any = combine(params, rest)
-        return pool_divergence(model.backward(s)[1], target, measure)
+        strays = jnp.mean(jnp.maximum(0.0, model.forward(z)[1] - highest))
+        return pool_jeffreys(model.backward(s)[1], target, measure) + strays
 
     return descend(loss, trainable, minibatches, learning_rate, clip_norm)
