@@ -119,7 +119,9 @@ class Informed(FlowKind):
         flow = grown_flow(jr.fold_in(given.key, 1), before, *growth[-1], self.config)
         s = probe.u @ basis
         guess = _gaussian_guess(flow, old, s, probe.gradients @ basis)
-        return flow if self._is_worse(guess, flow, s, probe.log_weights) else guess
+        if guess is flow or self._is_worse(guess, flow, s, probe.log_weights):
+            return flow
+        return guess
 
     def learning_rate(self, network: MsIGN, scale: int, train: str) -> float:
         return self.rate * min(1.0, 4 / network.variables(scale).size) ** (1 / 3)
