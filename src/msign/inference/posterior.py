@@ -25,6 +25,8 @@ from msign.problems.simulator import Simulator
 from msign.variables import Variables, log_ratio
 from msign.weights import WeightReport, lost_evidence, resampled, weight_report
 
+PIECE = 256  # fields drawn at a time
+
 
 class Certificate(NamedTuple):
     """What a model's quality is known by: fields simulated that it was not trained on.
@@ -189,16 +191,21 @@ class Posterior:
     def whitened_samples(
         self, n: int, seed: int = 0, scale: int | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """N independent fields in whitened coordinates, and log p - log prior of each."""
+        """N independent fields in whitened coordinates, and log p - log prior of each.
+
+        They are drawn in pieces of one size, for which one program is compiled: the first fields
+        of a seed are the same for every n.
+        """
         checks.integer("n", n, 1)
         key = jr.fold_in(jr.key(checks.integer("seed", seed, 0)), 7)
         scale, network = self.scale if scale is None else scale, self.network
-        parts, size = [], part_size(self.prior.lattice.dim)
-        for i, start in enumerate(range(0, n, size)):
-            z = network.noise(jr.fold_in(key, i), min(size, n - start), scale)
+        parts, size = [], min(PIECE, part_size(self.prior.lattice.dim))
+        for i in range(-(-n // size)):
+            z = network.noise(jr.fold_in(key, i), size, scale)
             u, ratio = passes.whitened(network, z, scale)
             parts.append((np.asarray(u), np.asarray(ratio, np.float64)))
-        return np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts])
+        fields, ratios = zip(*parts, strict=True)
+        return np.concatenate(fields)[:n], np.concatenate(ratios)[:n]
 
     def log_prob(self, x: ArrayLike) -> np.ndarray:
         """The model's log-density of fields."""
