@@ -46,35 +46,18 @@ __all__ = [
 ]
 __version__ = "0.1.0"
 
-# Modules are imported when something of theirs is first asked for: a command that only prints its
-# help should not wait for JAX.
-_MODULES = {
-    "bijections": ("GlowConfig", "InformedConfig"),
-    "inference": (
-        "Combined",
-        "Emulator",
-        "FitConfig",
-        "Fresh",
-        "Glow",
-        "Informed",
-        "Pool",
-        "Posterior",
-        "fit",
-    ),
-    "lattice": ("Lattice",),
-    "network": ("MsIGN",),
-    "priors": ("DensePrior", "LaplacePrior", "ScalarPrior", "SpectralPrior"),
-    "problems": ("InverseProblem", "Simulator"),
-}
-_HOMES = {name: module for module, names in _MODULES.items() for name in names}
+# Modules are imported when something is first asked for, light ones first: a command that only
+# prints its help should not wait for JAX.
+_MODULES = ("lattice", "priors", "bijections", "network", "problems", "inference")
 
 
 def __getattr__(name: str) -> Any:
-    if name == "problems":
-        return importlib.import_module("msign.problems")
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module 'msign' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"msign.{_HOMES[name]}"), name)
+    if name in _MODULES:
+        return importlib.import_module(f"msign.{name}")
+    modules = (importlib.import_module(f"msign.{module}") for module in _MODULES)
+    return next(getattr(module, name) for module in modules if hasattr(module, name))
 
 
 def __dir__() -> list[str]:

@@ -21,7 +21,8 @@ from flowjax.bijections import AbstractBijection, Identity
 from jaxtyping import Array, ArrayLike, PRNGKeyArray
 
 from msign import archive, checks, passes
-from msign.bijections import GlowConfig, InformedFlow, Whitened, glow_flow
+from msign.bijections import GlowConfig, Whitened, glow_flow
+from msign.bijections.subspace import informed_part
 from msign.lattice import Lattice
 from msign.passes import part_of_flow
 from msign.priors import Prior, WhitenedNearest
@@ -303,9 +304,9 @@ class MsIGN(eqx.Module):
         goes through it. `train="last"` marks coarser flows as fixed.
         """
         scale = self._scale(scale)
-        dim, flow = self.lattices[scale - 1].dim, self.flows[scale - 1]
-        if isinstance(flow, Whitened) and isinstance(flow.inner, InformedFlow):
-            return Variables(flow.inner.now, flow.inner.basis, dim)
+        dim, informed = self.lattices[scale - 1].dim, informed_part(self.flows[scale - 1])
+        if informed is not None:
+            return Variables(informed.now, informed.basis, dim)
         coarser = self.flows[: scale - 1]
         if train == "last":
             coarser = paramax.non_trainable(coarser)

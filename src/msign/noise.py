@@ -14,8 +14,7 @@ def generator(key: PRNGKeyArray) -> np.random.Generator:
 
 def normal(key: PRNGKeyArray, shape: tuple[int, ...]) -> np.ndarray:
     """Standard normal numbers in the precision of JAX."""
-    dtype = np.float64 if default_dtype() == np.float64 else np.float32
-    return generator(key).standard_normal(shape, dtype)
+    return generator(key).standard_normal(shape, default_dtype())
 
 
 def default_dtype() -> np.dtype:

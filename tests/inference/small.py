@@ -12,6 +12,8 @@ from helpers import moved, ring, seeded
 from msign import FitConfig, InverseProblem, LaplacePrior, MsIGN, Simulator
 from msign.inference.files import prior_network
 from msign.inference.flows import FlowKind, Start
+from msign.inference.methods import Stage
+from msign.variables import Variables
 
 ROW = LaplacePrior((4,), alpha=0.2, beta=2.0)
 
@@ -20,6 +22,22 @@ def ring_problem(**options: Any) -> InverseProblem:
     """Four cells, two observations, two informed variables, two modes."""
     given = {"noise_std": 0.3, "scales": 1, "name": "ring", **options}
     return InverseProblem(ROW, given.pop("forward", ring), [1.0, 0.1], **given)
+
+
+def stage_of(start: Variables, simulator: Any, **options: Any) -> Stage:
+    """A stage at the first scale."""
+    given = {
+        "scale": 1,
+        "begin": 0,
+        "limit": 10**6,
+        "round_size": 50,
+        "rounds": 4,
+        "learning_rate": 1e-3,
+        "bridge_ess": 0.25,
+        "tolerance": 1e-3,
+        "key": jr.key(seeded(0)),
+    }
+    return Stage(start=start, simulator=simulator, **{**given, **options})
 
 
 def growing(x: Any) -> Any:

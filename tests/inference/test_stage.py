@@ -7,13 +7,12 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
-import jax.random as jr
 import numpy as np
 import pytest
 
 from conformance import METHODS, SMALL_INFORMED
-from helpers import identical, ring, seeded
-from inference.small import ring_problem, start_at
+from helpers import identical, ring
+from inference.small import ring_problem, stage_of, start_at
 from msign import Emulator, FitConfig, Pool, Simulator
 from msign.bijections import TriangularMap
 from msign.inference import stage as module
@@ -100,7 +99,6 @@ def played(monkeypatch):
     def play(
         script: list[Round],
         method: Script | None = None,
-        finest: bool = True,
         limit: int = 10**6,
         rounds: int = 16,
         **options: Any,
@@ -123,19 +121,14 @@ def played(monkeypatch):
 
         monkeypatch.setattr(module, "simulate", simulate)
         monkeypatch.setattr(module, "weight_report", report)
-        stage = Stage(
-            scale=1,
-            start=numbered(0),
-            simulator=simulator,
-            begin=0,
+        stage = stage_of(
+            numbered(0),
+            simulator,
             limit=limit,
             round_size=SIZE,
             rounds=rounds,
-            finest=finest,
             learning_rate=1.0,
-            bridge_ess=0.25,
             tolerance=TOLERANCE,
-            key=jr.key(0),
         )
         config = FitConfig(tolerance=TOLERANCE, **options)
         state = initial_state(stage, method)
@@ -155,12 +148,11 @@ def test_the_model_of_the_lowest_divergence_is_kept(played):
 def test_tails_of_the_weights_do_not_choose_the_model(played):
     """Nor prolong a stage: below the tolerance it ends, whatever k-hat is."""
     script = [Round(0.5, 0.1), Round(0.4, 0.9), Round(TOLERANCE / 2, 0.9)]
-    for finest in (True, False):
-        found = played(script, finest=finest)
-        assert [call.model for call in found.calls] == [0, 1]
-        assert number(found.state.best) == 2 and found.state.khat == 0.9
-        stopped = played(script, finest=finest, rounds=2)
-        assert number(stopped.state.best) == 1 and stopped.state.khat == 0.9
+    found = played(script)
+    assert [call.model for call in found.calls] == [0, 1]
+    assert number(found.state.best) == 2 and found.state.khat == 0.9
+    stopped = played(script, rounds=2)
+    assert number(stopped.state.best) == 1 and stopped.state.khat == 0.9
 
 
 def test_no_stage_ends_worse_than_it_began(played):
@@ -242,20 +234,8 @@ def stage() -> Stage:
     problem = ring_problem()
     network = prior_network(problem, FitConfig(flow=SMALL_INFORMED))
     network = start_at(network, 1, SMALL_INFORMED, problem)
-    return Stage(
-        scale=1,
-        start=network.variables(1),
-        simulator=Simulator(problem),
-        begin=0,
-        limit=10**6,
-        round_size=SIZE,
-        rounds=4,
-        finest=True,
-        learning_rate=1e-3,
-        bridge_ess=0.01,
-        tolerance=1e-9,
-        key=jr.key(seeded(0)),
-    )
+    start = network.variables(1)
+    return stage_of(start, Simulator(problem), round_size=SIZE, bridge_ess=0.01, tolerance=1e-9)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -26,6 +26,7 @@ from jaxtyping import Array, ArrayLike, PRNGKeyArray
 from msign import checks
 from msign.bijections.dense import DenseCoupling, SplineCoupling, widened
 from msign.bijections.triangular import TriangularMap
+from msign.bijections.whitened import Whitened
 from msign.noise import normal, on_device
 
 MOMENT_SAMPLES = 8192  # of a flow, to standardise its variables by
@@ -160,6 +161,12 @@ class InformedFlow(AbstractBijection):
         old, new = jnp.split(z, [self.before.shape[0]])
         s, log_det = self.before.transform_and_log_det(old)
         return jnp.concatenate([s, new]), log_det
+
+
+def informed_part(flow: AbstractBijection) -> InformedFlow | None:
+    """The informed flow of a flow on fields; None if it is of another kind."""
+    inner = flow.inner if isinstance(flow, Whitened) else None
+    return inner if isinstance(inner, InformedFlow) else None
 
 
 def _between(basis: np.ndarray, lifted: np.ndarray) -> np.ndarray:

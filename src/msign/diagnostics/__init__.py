@@ -1,6 +1,6 @@
 """Errors against a reference, quality of importance weights, modes."""
 
-from msign.diagnostics.modes import Modes, find_modes, valley_depth
+from msign.diagnostics.modes import Modes, find_modes
 from msign.diagnostics.reference import evaluate_against_reference, jeffreys_against, moment_errors
 from msign.weights import (
     WeightReport,
@@ -20,6 +20,5 @@ __all__ = [
     "lost_evidence",
     "moment_errors",
     "pareto_khat",
-    "valley_depth",
     "weight_report",
 ]

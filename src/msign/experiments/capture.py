@@ -13,7 +13,6 @@ from matplotlib.figure import Figure
 from sklearn.cluster import KMeans
 from sklearn.decomposition import PCA
 
-from msign.diagnostics.modes import valley_depth
 from msign.inference import Posterior
 from msign.priors.spectral import SpectralPrior
 from msign.report.figures import save_figures
@@ -77,11 +76,24 @@ def _at_scale(posterior: Posterior, n: int, seed: int) -> ScaleCapture:
     if leading[labels == 1, critical].mean() < leading[labels == 0, critical].mean():
         labels = 1 - labels
     sizes = float(labels.mean()), float(normalised(log_weights) @ labels)
-    depth = valley_depth(plane, labels, 0, 1)
+    depth = _valley_depth(plane, labels)
     quality = ess_fraction(log_weights), pareto_khat(log_weights)
     return ScaleCapture(
         posterior.scale, u, fields, plane, labels, sizes, depth, leading, critical, *quality
     )
+
+
+def _valley_depth(x: np.ndarray, labels: np.ndarray) -> float:
+    """Density between two clusters over its lower peak, on the line through their centres."""
+    a, b = x[labels == 0].mean(0), x[labels == 1].mean(0)
+    direction = (b - a) / max(np.linalg.norm(b - a), 1e-300)
+    t = (x - a) @ direction / max(np.linalg.norm(b - a), 1e-300)
+    density, edges = np.histogram(t, bins=np.linspace(-0.5, 1.5, 33))
+    smooth = np.convolve(density, np.ones(3) / 3, "same")
+    centres = 0.5 * (edges[1:] + edges[:-1])
+    left, right = smooth[centres < 0.5].max(), smooth[centres >= 0.5].max()
+    valley = smooth[(centres > 0.2) & (centres < 0.8)].min()
+    return float(valley / max(min(left, right), 1e-300))
 
 
 def capture_lines(found: list[ScaleCapture]) -> list[str]:

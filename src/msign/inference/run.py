@@ -152,7 +152,6 @@ class Run:
             limit=limit,
             round_size=size,
             rounds=config.rounds,
-            finest=finest,
             learning_rate=config.flow.learning_rate(network, scale, config.train),
             bridge_ess=config.bridge_ess,
             tolerance=config.tolerance if finest else config.coarse_tolerance * start.size,

@@ -6,11 +6,11 @@ import pytest
 
 from conformance import SMALL_GLOW
 from helpers import identical, seeded
-from inference.small import ring_problem, start_at
+from inference.small import ring_problem, stage_of, start_at
 from msign import FitConfig, Simulator
 from msign.inference import Fresh
 from msign.inference.files import prior_network
-from msign.inference.methods import Stage, fresh
+from msign.inference.methods import fresh
 from msign.inference.methods.objectives import CentredJeffreys, PathwiseJeffreys, ScoreJeffreys
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -21,20 +21,7 @@ def stage():
     problem = ring_problem()
     network = prior_network(problem, FitConfig(flow=SMALL_GLOW))
     network = start_at(network, 1, SMALL_GLOW, problem)
-    return Stage(
-        scale=1,
-        start=network.variables(1),
-        simulator=Simulator(problem),
-        begin=0,
-        limit=0,
-        round_size=50,
-        rounds=3,
-        finest=True,
-        learning_rate=1e-3,
-        bridge_ess=0.25,
-        tolerance=1e-3,
-        key=jr.key(seeded(0)),
-    )
+    return stage_of(network.variables(1), Simulator(problem), limit=0)
 
 
 @pytest.mark.parametrize(

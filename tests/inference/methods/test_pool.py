@@ -6,7 +6,8 @@ import jax.random as jr
 import numpy as np
 import pytest
 
-from helpers import seeded
+from helpers import identical, seeded
+from inference.small import stage_of
 from msign import InformedConfig
 from msign.bijections import TriangularMap, informed_flow
 from msign.inference import Pool
@@ -32,29 +33,12 @@ def drawn(model: Variables, key) -> Simulated:
     return Simulated(s, ratio, log_likelihood(s), np.zeros((N, 0)))
 
 
-def stage_of(start: Variables) -> Stage:
-    return Stage(
-        scale=1,
-        start=start,
-        simulator=None,
-        begin=0,
-        limit=10**6,
-        round_size=N,
-        rounds=ROUNDS,
-        finest=True,
-        learning_rate=5e-3,
-        bridge_ess=0.25,
-        tolerance=1e-3,
-        key=jr.key(seeded(0)),
-    )
-
-
 @functools.cache
 def trained() -> tuple[Stage, Variables, PoolState, list[float]]:
     """A model that has learned the modes, with all fields that it has seen."""
     flow = informed_flow(jr.key(0), ((1, "inner"),), InformedConfig(splines=2, hidden=8, knots=8))
     model = Variables(flow, None, 1)
-    stage = stage_of(model)
+    stage = stage_of(model, None, round_size=N, rounds=ROUNDS, learning_rate=5e-3)
     state, divergences = POOL.init(stage), []
     for i in range(ROUNDS):
         state = POOL.observe(stage, state, model, drawn(model, jr.key(seeded(i))))
@@ -120,3 +104,10 @@ def test_samples_that_no_posterior_can_have_are_brought_back():
         return float(np.maximum(0, draw(model, z[0])[2]).mean())
 
     assert excess(combine(trained, rest)) < 0.2 * excess(model)
+
+
+def test_the_smallest_minibatches_train():
+    stage, model, state, _ = trained()
+    _, changed, loss = Pool(steps=3, batch=2).update(stage, state, model, 1.0, jr.key(seeded(50)))
+    assert np.isfinite(loss)
+    assert not identical(changed, model)

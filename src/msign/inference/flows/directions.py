@@ -16,6 +16,8 @@ from jaxtyping import Array
 from msign.noise import on_device
 from msign.priors import Prior
 
+ROWS_PER_DIRECTION = 3  # fields that a linear fit needs for each direction
+
 
 class Subspace(NamedTuple):
     """Orthonormal directions `(d, r)` in order of falling eigenvalues `(r,)`, and what is left out.
@@ -119,7 +121,7 @@ def gradients_of_linear_residuals(
     `tolerance` is the mean squared error, summed over residuals, up to which they are.
     """
     n, d = u.shape
-    if n < 2 * (d + 1):
+    if n < ROWS_PER_DIRECTION * (d + 1):
         return None
     design = np.concatenate([np.ones((n, 1)), u], 1)
     fit, *_ = np.linalg.lstsq(design, residuals, rcond=None)

@@ -17,9 +17,16 @@ from jaxtyping import PRNGKeyArray
 
 from msign import checks
 from msign.bijections import InformedConfig, InformedFlow, TriangularMap, Whitened
-from msign.bijections.subspace import Growth, can_widen, grown_flow, informed_flow
+from msign.bijections.subspace import (
+    Growth,
+    can_widen,
+    grown_flow,
+    informed_flow,
+    informed_part,
+)
 from msign.inference.flows.base import FlowKind, Start
 from msign.inference.flows.directions import (
+    ROWS_PER_DIRECTION,
     align,
     gradients_by_regression,
     gradients_of_linear_residuals,
@@ -33,7 +40,6 @@ from msign.variables import Variables, draw, log_ratio
 from msign.weights import normalised
 
 GAUSSIAN = 1e-5  # nats that a Gaussian may be wrong by to be taken for the posterior
-ROWS_PER_DIRECTION = 3  # gradients that a linear fit to them needs for each direction
 REGRESSED = 20  # fields for each dimension where gradients come from regression
 
 
@@ -127,20 +133,18 @@ class Informed(FlowKind):
         return self.rate * min(1.0, 4 / network.variables(scale).size) ** (1 / 3)
 
     def describe(self, flow: AbstractBijection) -> Any:
-        assert isinstance(flow, Whitened) and isinstance(flow.inner, InformedFlow)
-        before = flow.inner.before
-        return {"growth": flow.inner.growth, "carried": before.shape[0] if before else 0}
+        inner = informed_part(flow)
+        assert inner is not None
+        carried = inner.before.shape[0] if inner.before else 0
+        return {"growth": inner.growth, "carried": carried}
 
     def like(self, network: MsIGN, scale: int, description: Any) -> AbstractBijection:
         growth = tuple((rank, place) for rank, place in description["growth"])
         prior = network.prior_at(scale)
         d, k = prior.lattice.dim, description["carried"]
         flow = informed_flow(jr.key(0), growth, self.config)
-        before = None
-        if k:
-            coarser = network.flows[scale - 2]
-            assert isinstance(coarser, Whitened) and isinstance(coarser.inner, InformedFlow)
-            before = coarser.inner.now
+        coarser = informed_part(network.flows[scale - 2]) if k else None
+        before = coarser.now if coarser else None
         basis = np.eye(d, growth[-1][0])
         inner = InformedFlow(basis, flow, basis[:, :k], before, growth)
         return Whitened(inner, prior)
@@ -198,14 +202,13 @@ def _carried(given: Start) -> Carried | None:
     """The informed flow of the next coarser scale, if there is one."""
     if given.scale == 1:
         return None
-    flow = given.network.flows[given.scale - 2]
-    if not (isinstance(flow, Whitened) and isinstance(flow.inner, InformedFlow)):
+    flow = informed_part(given.network.flows[given.scale - 2])
+    if flow is None:
         return None
     prior = given.network.prior_at(given.scale)
-    basis = np.asarray(paramax.unwrap(flow.inner.basis), np.float64)
-    now = flow.inner.now
-    assert isinstance(now, Chain)
-    return Carried(now, lift_directions(prior, basis), flow.inner.growth)
+    basis = np.asarray(paramax.unwrap(flow.basis), np.float64)
+    assert isinstance(flow.now, Chain)
+    return Carried(flow.now, lift_directions(prior, basis), flow.growth)
 
 
 def _proposal(given: Start, carried: Carried | None) -> Variables:

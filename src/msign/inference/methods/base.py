@@ -29,7 +29,6 @@ class Stage(NamedTuple):
         limit: Count of forward simulations that must not be exceeded.
         round_size: Fields drawn per round.
         rounds: Most rounds.
-        finest: Whether its scale is the last.
         learning_rate: The highest that its flow bears.
         bridge_ess: Fraction of a round that the weights of a tempered target must be worth.
         tolerance: Divergence below which the stage has learned enough.
@@ -43,7 +42,6 @@ class Stage(NamedTuple):
     limit: int
     round_size: int
     rounds: int
-    finest: bool
     learning_rate: float
     bridge_ess: float
     tolerance: float

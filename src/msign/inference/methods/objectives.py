@@ -205,16 +205,6 @@ def pool_jeffreys(
     return jnp.sum((reverse * jnp.exp(log_v) - forward * jnp.exp(log_w)) * ratio)
 
 
-def reverse_kl(gradient: bool) -> Objective:
-    """KL(p||q) alone (the ablation "-KL"): pathwise where there is a derivative."""
-    return PathwiseJeffreys(forward=0.0) if gradient else CentredJeffreys(forward=0.0)
-
-
-def forward_kl() -> Objective:
-    """KL(q||p) alone, weighted samples of the proposal."""
-    return ScoreJeffreys(reverse=0.0)
-
-
 def _log_ratio(model: Variables, s: Array) -> Array:
     return model.backward(s)[1]
 

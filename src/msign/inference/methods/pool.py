@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
+from msign import checks
 from msign.inference.methods.base import Method, MethodState, Stage
 from msign.inference.methods.objectives import pool_jeffreys
 from msign.inference.methods.sample_pool import SamplePool
@@ -64,10 +65,18 @@ class Pool(Method):
     Attributes:
         picked: Fraction of a minibatch that is drawn by what fields add to the divergence: strays
             between narrow modes are one field in a thousand, and uniform draws hardly see them.
+        watched: Samples of the model at each step that are watched for strays.
     """
 
     steps: int = 1200
     picked: float = 0.1
+    watched: int = 64
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.integer("watched", self.watched, 1)
+        if not 0 <= checks.finite("picked", self.picked) < 1:
+            raise ValueError(f"picked must be in [0, 1), got {self.picked!r}")
 
     def init(self, stage: Stage) -> PoolState:
         return init_pool(stage, 0)
@@ -86,7 +95,7 @@ class Pool(Method):
         measure = pool.mixture()[: pool.size] + np.log(pool.size * chances)
         rng = generator(key)
         rows = rng.choice(pool.size, (self.steps, self.batch), p=chances)
-        z = rng.normal(size=(self.steps, self.batch // 4, pool.s.shape[1]))
+        z = rng.normal(size=(self.steps, self.watched, pool.s.shape[1]))
         trainable, rest = split_trainable(model.alone)
         trained, loss = _steps(
             trainable,
