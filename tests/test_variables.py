@@ -14,7 +14,14 @@ from msign.bijections import InformedFlow, Whitened, informed_flow
 from msign.inference.flows.directions import align, lift_directions
 from msign.noise import normal
 from msign.training import split_trainable
-from msign.variables import Variables, draw, log_ratio, log_ratio_and_score, padded
+from msign.variables import (
+    VALUES_AT_ONCE,
+    Variables,
+    draw,
+    in_pieces,
+    log_ratio,
+    log_ratio_and_score,
+)
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -94,10 +101,22 @@ def test_batches_of_any_size_are_those_of_their_rows(n):
 
 
 def test_few_programs_serve_batches_of_all_sizes():
-    sizes = {len(padded(np.zeros((n, 1)))) for n in range(1, 5000)}
-    assert len(sizes) < 40
-    for n in range(1, 5000):
-        assert n <= len(padded(np.zeros((n, 1)))) <= max(n + 63, 1.25 * n)
+    sizes = set()
+
+    def program(rows):
+        sizes.add(rows.shape)
+        return (2 * rows,)
+
+    for n in [*range(1, 5000, 97), 5000]:
+        rows = np.arange(3 * n, dtype=float).reshape(n, 3)
+        np.testing.assert_array_equal(in_pieces(program, rows)[0], 2 * rows)
+    assert len(sizes) == 2
+
+
+def test_no_piece_holds_more_numbers_than_it_may():
+    sizes = []
+    in_pieces(lambda rows: (sizes.append(rows.size) or rows[:, :1],), np.zeros((300, 2**17)))
+    assert max(sizes) <= VALUES_AT_ONCE and len(sizes) == 3
 
 
 def test_fields_have_the_variables_along_the_basis_and_noise_elsewhere():

@@ -179,7 +179,7 @@ class MsIGN(eqx.Module):
 
     def noise(self, key: PRNGKeyArray, n: int, scale: int | None = None) -> tuple[Array, ...]:
         """Standard normal noise `(z_1, ..., z_l)`, n of each; z_l depends on the key and l only."""
-        sizes = tuple(self._sizes(self._scale(scale)))
+        sizes = tuple(self.noise_sizes(self._scale(scale)))
         dtype = self.prior_at(1).log_det.dtype
         return passes.noise(key, checks.integer("n", n, 0), sizes, dtype)
 
@@ -314,6 +314,20 @@ class MsIGN(eqx.Module):
         network = eqx.tree_at(lambda n: (n.refinements, n.flows), self, fixed)
         return Variables(WholeNetwork(network, scale), None, dim, lanes=False)
 
+    def turns(self) -> "MsIGN":
+        """The network in which informed flows only turn noise into their directions.
+
+        In a network that `fit` has trained each F_l undoes the flow of the scale before, so that
+        noise may be carried through these rotations to the one flow that is not undone, that of
+        the scale where fields are wanted (`variables`).
+        """
+        parts = [informed_part(flow) for flow in self.flows]
+        flows = [
+            flow if part is None else Whitened(part.turn, prior)
+            for flow, part, prior in zip(self.flows, parts, self.priors, strict=True)
+        ]
+        return eqx.tree_at(lambda n: n.flows, self, tuple(flows))
+
     def with_variables(self, scale: int, variables: Variables, train: str = "all") -> "MsIGN":
         """The network with trained variables in their place: inverse of `variables`."""
         inner = variables.flow
@@ -366,7 +380,8 @@ class MsIGN(eqx.Module):
     def _upto(self, upto: int | None, scale: int) -> int:
         return scale if upto is None else checks.integer("upto", upto, 0, self.scales)
 
-    def _sizes(self, scale: int) -> list[int]:
+    def noise_sizes(self, scale: int) -> list[int]:
+        """Lengths of the noise z_1, ..., z_l."""
         dims = [0] + [lattice.dim for lattice in self.lattices[:scale]]
         return [fine - coarse for coarse, fine in itertools.pairwise(dims)]
 
@@ -379,7 +394,9 @@ class MsIGN(eqx.Module):
 
     def _check_noise(self, z: Sequence[ArrayLike], scale: int) -> tuple[Array, ...]:
         arrays = tuple(jnp.asarray(entry) for entry in z)
-        for l, (entry, size) in enumerate(zip(arrays, self._sizes(scale), strict=True), start=1):
+        for l, (entry, size) in enumerate(
+            zip(arrays, self.noise_sizes(scale), strict=True), start=1
+        ):
             checks.shape(f"z_{l}", entry.shape, (size,))
         return arrays
 

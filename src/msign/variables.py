@@ -20,6 +20,9 @@ from jaxtyping import Array, ArrayLike
 
 from msign.noise import on_device
 
+PIECES = (256, 1024)  # rows that a program is given at a time: of few, of many
+VALUES_AT_ONCE = 2**24  # and no more numbers than these
+
 
 class Variables(eqx.Module):
     """A distribution of fields of one scale: that of m variables, the rest standard normal.
@@ -85,10 +88,9 @@ def draw(variables: Variables, noise: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
     The flow alone is a compiled program; what depends on the lattice are two products.
     """
-    n = len(noise)
     basis = None if variables.basis is None else np.asarray(paramax.unwrap(variables.basis))
     z = noise if basis is None else noise @ basis
-    s, log_ratio = (np.asarray(a)[:n] for a in _forward(variables.alone, on_device(padded(z))))
+    s, log_ratio = in_pieces(lambda part: _forward(variables.alone, part), z)
     return s if basis is None else noise + (s - z) @ basis.T, s, log_ratio
 
 
@@ -100,8 +102,7 @@ def _forward(variables: Variables, z: Array) -> tuple[Array, Array]:
 
 def log_ratio(variables: Variables, s: ArrayLike) -> np.ndarray:
     """Log p - log prior of a batch of variables `(n, m)`."""
-    s = np.asarray(s)
-    return np.asarray(_log_ratio(variables.alone, on_device(padded(s))))[: len(s)]
+    return in_pieces(lambda part: (_log_ratio(variables.alone, part),), np.asarray(s))[0]
 
 
 @eqx.filter_jit
@@ -109,16 +110,17 @@ def _log_ratio(variables: Variables, s: Array) -> Array:
     return variables.backward(s)[1]
 
 
-def padded(rows: ArrayLike) -> np.ndarray:
-    """Rows repeated up to one of few numbers: few programs to compile.
-
-    At most a quarter more, or 63 rows.
+def in_pieces(
+    program: Callable[[Array], tuple[Array, ...]], rows: np.ndarray
+) -> tuple[np.ndarray, ...]:
+    """What a program makes of rows, given to it in pieces of one size out of two: it is compiled
+    at most twice, however many rows there are.
     """
-    rows = np.asarray(rows)
-    if not len(rows):
-        return rows
-    step = max(64, (1 << (len(rows) - 1).bit_length()) // 8)
-    return rows[np.arange(-(-len(rows) // step) * step) % len(rows)]
+    size = min(PIECES[len(rows) > PIECES[0]], max(1, VALUES_AT_ONCE // max(1, rows.shape[1])))
+    missing = -len(rows) % size
+    whole = np.concatenate([rows, np.broadcast_to(rows[-1:], (missing, *rows.shape[1:]))])
+    parts = [program(on_device(whole[i : i + size])) for i in range(0, len(whole), size)]
+    return tuple(np.concatenate(column)[: len(rows)] for column in zip(*parts, strict=True))
 
 
 @eqx.filter_jit

@@ -3,7 +3,6 @@
 import functools
 
 import jax.numpy as jnp
-import jax.random as jr
 import numpy as np
 import pytest
 
@@ -83,14 +82,6 @@ def test_a_sample_of_a_coarse_scale_is_the_ancestor_of_the_fine_one(posterior):
     (_, tail), (head, last) = network.snapshots(z, per_scale=2)
     for shown, expected in ((tail, coarse), (head, refined), (last, fine)):
         np.testing.assert_allclose(shown, expected, rtol=0, atol=1e-8)
-
-
-def test_the_network_draws_the_same_fields_from_the_same_noise():
-    posterior = made("Informed")
-    key = jr.fold_in(jr.fold_in(jr.key(seeded(3)), 7), 0)  # what `sample` makes of its seed
-    for scale in (1, 2):
-        x = posterior.network.sample(key, N, scale)
-        np.testing.assert_allclose(posterior.sample(N, seeded(3), scale), x, rtol=0, atol=1e-9)
 
 
 # --- stages ---------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ import paramax
 from flowjax.bijections import (
     AbstractBijection,
     Chain,
+    Identity,
     Indexed,
     Invert,
     Scan,
@@ -53,7 +54,7 @@ class InformedConfig:
     spline_rank: int = 2
     blocks: int = 10
     splines: int = 6
-    hidden: int = 48
+    hidden: int = 24
     knots: int = 16
     interval: float = 6.0
 
@@ -142,6 +143,12 @@ class InformedFlow(AbstractBijection):
         moved, done = self._redo(z)
         x = y + _product(self.basis, moved - s)
         return _half_turn(self.middle, _half_turn(self._carried, x)), undone + done
+
+    @property
+    def turn(self) -> "InformedFlow":
+        """The rotation Q alone: F_l with the identity for N and M."""
+        parts = Identity(self.now.shape), None
+        return eqx.tree_at(lambda f: (f.now, f.before), self, parts, is_leaf=lambda x: x is None)
 
     @property
     def _carried(self) -> Array:

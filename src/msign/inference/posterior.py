@@ -6,6 +6,7 @@ import pathlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -19,10 +20,11 @@ from msign.inference.config import FitConfig
 from msign.inference.files import FitFiles, prior_network
 from msign.inference.simulate import part_size
 from msign.network import MsIGN
+from msign.noise import normal, on_device
 from msign.priors import Prior
 from msign.problems.inverse import InverseProblem
 from msign.problems.simulator import Simulator
-from msign.variables import Variables, log_ratio
+from msign.variables import Variables, draw, in_pieces, log_ratio
 from msign.weights import WeightReport, lost_evidence, resampled, weight_report
 
 PIECE = 256  # fields drawn at a time
@@ -181,12 +183,12 @@ class Posterior:
         """
         scale = self.scale if scale is None else checks.integer("scale", scale, 1, self.scale)
         u, _ = self.whitened_samples(n, seed, scale)
-        return _chunked(self.problem.priors[scale - 1].unwhiten, u)
+        return _fields(self.problem.priors[scale - 1], u)
 
     def sample_and_log_prob(self, n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
         """N independent fields and the model's log-density of each."""
         u, ratio = self.whitened_samples(n, seed)
-        return _chunked(self.prior.unwhiten, u), _log_prior(self.prior, u) + ratio
+        return _fields(self.prior, u), _log_prior(self.prior, u) + ratio
 
     def whitened_samples(
         self, n: int, seed: int = 0, scale: int | None = None
@@ -198,12 +200,22 @@ class Posterior:
         """
         checks.integer("n", n, 1)
         key = jr.fold_in(jr.key(checks.integer("seed", seed, 0)), 7)
-        scale, network = self.scale if scale is None else scale, self.network
+        scale = self.scale if scale is None else scale
+        network = self.network.cut(scale)
+        variables = network.variables(scale)
+        few = variables.basis is not None
+        carried = network.turns() if few else network
+        lengths = network.noise_sizes(scale)
         parts, size = [], min(PIECE, part_size(self.prior.lattice.dim))
         for i in range(-(-n // size)):
-            z = network.noise(jr.fold_in(key, i), size, scale)
-            u, ratio = passes.whitened(network, z, scale)
-            parts.append((np.asarray(u), np.asarray(ratio, np.float64)))
+            own = jr.fold_in(key, i)
+            z = tuple(
+                on_device(normal(jr.fold_in(own, l), (size, k))) for l, k in enumerate(lengths)
+            )
+            u, ratio = (np.asarray(a) for a in passes.whitened(carried, z, scale))
+            if few:
+                u, _, ratio = draw(variables, u)
+            parts.append((u, ratio.astype(np.float64)))
         fields, ratios = zip(*parts, strict=True)
         return np.concatenate(fields)[:n], np.concatenate(ratios)[:n]
 
@@ -231,7 +243,7 @@ class Posterior:
         checks.integer("n", n, 1)
         u, log_weights = self.importance(draws or 4 * n, seed)
         index = resampled(log_weights, n, float(jr.uniform(jr.fold_in(jr.key(seed), 11))))
-        fields = _chunked(self.prior.unwhiten, u[index])
+        fields = _fields(self.prior, u[index])
         report = weight_report(log_weights)
         return Corrected(fields, len(np.unique(index)), report.ess_fraction)
 
@@ -250,7 +262,7 @@ class Posterior:
                 state, accepted = i, accepted + 1
             index[i] = state
         kept = index[total - n :]
-        fields = _chunked(self.prior.unwhiten, u[kept])
+        fields = _fields(self.prior, u[kept])
         return Corrected(fields, len(np.unique(kept)), accepted / max(total - 1, 1))
 
     # --- certificate ---------------------------------------------------------------------------
@@ -375,6 +387,16 @@ def _log_prior(prior: Prior, u: np.ndarray) -> np.ndarray:
     """Log-density of the prior at whitened coordinates, in float64."""
     squares = np.sum(np.asarray(u, np.float64) ** 2, -1)
     return float(prior.log_det) - 0.5 * squares - 0.5 * u.shape[-1] * np.log(2 * np.pi)
+
+
+def _fields(prior: Prior, u: np.ndarray) -> np.ndarray:
+    """Fields of whitened coordinates `(n, d)`."""
+    return in_pieces(lambda part: (_unwhiten(prior, part),), u)[0]
+
+
+@eqx.filter_jit
+def _unwhiten(prior: Prior, u: Array) -> Array:
+    return prior.unwhiten(u)
 
 
 def _chunked(f: Callable[[Array], ArrayLike], u: ArrayLike) -> np.ndarray:

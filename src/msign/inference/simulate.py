@@ -8,9 +8,7 @@ from jaxtyping import PRNGKeyArray
 
 from msign.noise import normal
 from msign.problems.simulator import Simulator
-from msign.variables import Variables, draw
-
-VALUES_AT_ONCE = 2**24  # of fields drawn at a time
+from msign.variables import VALUES_AT_ONCE, Variables, draw
 
 
 class Simulated(NamedTuple):

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jaxtyping import Array, ArrayLike, PRNGKeyArray
+from jaxtyping import ArrayLike, PRNGKeyArray
 
 from msign import checks
+from msign.noise import generator, normal
 from msign.priors import LaplacePrior, Prior, SpectralPrior
 from msign.problems.inverse import InverseProblem
 
@@ -133,15 +134,15 @@ class SyntheticReference:
 
         return divergence(coarse) + divergence(fine)
 
-    def sample(self, key: PRNGKeyArray, n: int, scale: int | None = None) -> Array:
+    def sample(self, key: PRNGKeyArray, n: int, scale: int | None = None) -> np.ndarray:
         """Exact posterior samples in whitened coordinates `(n, d_l)`."""
         scale = scale or len(self.priors)
         index, _, grid, density, _ = self._line(scale)
         cdf = np.concatenate([[0.0], np.cumsum(0.5 * (density[1:] + density[:-1]))])
         cdf /= cdf[-1]
-        rank = np.asarray(jr.uniform(jr.fold_in(key, 1), (n,)), np.float64)
-        u = jr.normal(jr.fold_in(key, 0), (n, self.priors[scale - 1].lattice.dim))
-        return u.at[:, index].set(jnp.asarray(np.interp(rank, cdf, grid)))
+        u = normal(jr.fold_in(key, 0), (n, self.priors[scale - 1].lattice.dim))
+        u[:, index] = np.interp(generator(jr.fold_in(key, 1)).uniform(size=n), cdf, grid)
+        return u
 
 
 def synthetic(
