@@ -53,7 +53,7 @@ class FitConfig:
     rounds: int = 16
     round_size: int | None = None
     bridge_ess: float = 0.25
-    tolerance: float = 2e-3
+    tolerance: float = 1e-3
     coarse_tolerance: float = 3e-3
     patience: int = 3
     give_up: float = 3.0
