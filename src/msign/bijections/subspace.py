@@ -45,7 +45,8 @@ class InformedConfig:
             cost a fraction, and bend densities well enough where each has many others to lean on.
         blocks: Affine couplings of a flow.
         splines: Spline couplings of a flow (for a single variable half as many).
-        hidden: Width of the conditioners' two hidden layers.
+        hidden: Width of the two hidden layers of affine couplings.
+        spline_hidden: That of spline couplings.
         knots: Bins of a spline.
         interval: Splines act on [-interval, interval] and are the identity outside.
     """
@@ -54,7 +55,8 @@ class InformedConfig:
     spline_rank: int = 2
     blocks: int = 10
     splines: int = 6
-    hidden: int = 24
+    hidden: int = 48
+    spline_hidden: int = 24
     knots: int = 16
     interval: float = 6.0
 
@@ -64,6 +66,7 @@ class InformedConfig:
         checks.integer("blocks", self.blocks, 1)
         checks.integer("splines", self.splines, 1)
         checks.integer("hidden", self.hidden, 1)
+        checks.integer("spline_hidden", self.spline_hidden, 1)
         checks.integer("knots", self.knots, 2)
         checks.positive("interval", self.interval)
 
@@ -287,7 +290,9 @@ def informed_stack(key: PRNGKeyArray, rank: int, config: InformedConfig) -> Chai
     def coupling(key: PRNGKeyArray, moved: np.ndarray) -> AbstractBijection:
         if affine:
             return DenseCoupling(key, moved, config.hidden)
-        return SplineCoupling(key, moved, candidates, config.hidden, config.knots, config.interval)
+        return SplineCoupling(
+            key, moved, candidates, config.spline_hidden, config.knots, config.interval
+        )
 
     couplings = [coupling(jr.fold_in(key, k), moved[k]) for k in range(blocks)]
     return Chain([Scan(jax.tree.map(_stacked, *couplings)), TriangularMap(rank)])
