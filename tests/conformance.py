@@ -11,8 +11,11 @@ from helpers import moved, random_covariance, seeded
 from msign.bijections import (
     ActNorm,
     AffineCoupling,
+    CellFlow,
+    CellMap,
     ChannelMix,
     DenseCoupling,
+    GaussianMap,
     GlowBlock,
     GlowConfig,
     InformedConfig,
@@ -136,6 +139,16 @@ def grown(*growth: tuple[int, str]) -> AbstractBijection:
     return informed_flow(KEY, growth, INFORMED)
 
 
+def gaussian(dim: int) -> GaussianMap:
+    matrix = np.random.default_rng(seeded(6)).normal(size=(dim, dim)) / dim + np.eye(dim)
+    return GaussianMap(matrix, positive(dim))
+
+
+def cell_flow() -> CellFlow:
+    prior = PRIORS["Laplace mean"]()
+    return CellFlow(prior, gaussian(prior.lattice.dim))
+
+
 def carried_flow() -> InformedFlow:
     """From a flow of two variables to one of three, along other directions."""
     basis, lifted = ORTHOGONAL[:, :3], np.linalg.qr(positive(6, 2))[0]
@@ -183,6 +196,9 @@ BIJECTIONS: dict[str, Case] = {
         lambda: InformedFlow(ORTHOGONAL[:, :3], informed_stack(KEY, 3, INFORMED)), masked=True
     ),
     "InformedFlow carried": Case(carried_flow, identity=False, masked=True),
+    "GaussianMap": fixed(lambda: gaussian(5)),
+    "CellMap": Case(lambda: CellMap(FIELD, positive(4, 4))),
+    "CellFlow": Case(cell_flow, identity=False),
     "BlockReflection": fixed(lambda: BlockReflection(positive(4, 3), 2)),
     "Rotation": fixed(lambda: Rotation(ORTHOGONAL)),
     "Sigmoid": fixed(lambda: Sigmoid((4, 3))),

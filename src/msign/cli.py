@@ -50,7 +50,9 @@ def run(
     ] = None,
     seed: Seed = 0,
     out: Out = pathlib.Path("runs/latest"),
-    flow: Annotated[str, typer.Option(help="`informed`, `glow` or `both`.")] = "informed",
+    flow: Annotated[
+        str, typer.Option(help="`auto`, `informed`, `cellwise`, `glow` or `both`.")
+    ] = "auto",
     method: Annotated[str, typer.Option(help="See the reference of FitConfig.")] = "auto",
     blocks: Annotated[int, typer.Option(help="Blocks of each Glow flow.")] = 16,
     hidden: Annotated[int, typer.Option(help="Hidden channels of Glow flows.")] = 32,

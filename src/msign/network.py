@@ -307,7 +307,9 @@ class MsIGN(eqx.Module):
         dim, informed = self.lattices[scale - 1].dim, informed_part(self.flows[scale - 1])
         if informed is not None:
             return Variables(informed.now, informed.basis, dim)
-        coarser = self.flows[: scale - 1]
+        coarser, own = self.flows[: scale - 1], self.flows[scale - 1]
+        if isinstance(own, Whitened) and all(isinstance(flow, Identity) for flow in coarser):
+            return Variables(own.inner, None, dim, lanes=False)
         if train == "last":
             coarser = paramax.non_trainable(coarser)
         fixed = (paramax.non_trainable(self.refinements), (*coarser, *self.flows[scale - 1 :]))
@@ -336,6 +338,8 @@ class MsIGN(eqx.Module):
             coarser = self.flows[: scale - 1] if train == "last" else flows[: scale - 1]
             flows = (*coarser, *flows[scale - 1 :])
             return eqx.tree_at(lambda n: n.flows, self, flows)
+        if variables.basis is None:
+            return eqx.tree_at(lambda n: n.flows[scale - 1].inner, self, inner)
         return eqx.tree_at(lambda n: n.flows[scale - 1].inner.now, self, inner)
 
     # --- description, files ----------------------------------------------------------------

@@ -1,5 +1,6 @@
 """Invertible layers on lattices; each is a flowjax bijection."""
 
+from msign.bijections.cells import CellFlow, CellMap, GaussianMap
 from msign.bijections.channels import ActNorm, ChannelMix
 from msign.bijections.coupling import AffineCoupling
 from msign.bijections.dense import DenseCoupling, SplineCoupling
@@ -17,8 +18,11 @@ from msign.bijections.whitened import Whitened
 __all__ = [
     "ActNorm",
     "AffineCoupling",
+    "CellFlow",
+    "CellMap",
     "ChannelMix",
     "DenseCoupling",
+    "GaussianMap",
     "GlowBlock",
     "GlowConfig",
     "InformedConfig",

@@ -55,7 +55,7 @@ class InformedConfig:
     spline_rank: int = 2
     blocks: int = 10
     splines: int = 6
-    hidden: int = 48
+    hidden: int = 96
     spline_hidden: int = 24
     knots: int = 16
     interval: float = 6.0

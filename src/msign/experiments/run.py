@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from msign import checks
 from msign.bijections import GlowConfig
 from msign.diagnostics import evaluate_against_reference
-from msign.inference import Combined, FitConfig, Glow, Informed, Posterior, fit
+from msign.inference import Cellwise, Combined, FitConfig, Glow, Informed, Posterior, fit
 from msign.inference.flows import FlowKind
 from msign.problems import InverseProblem, elliptic, synthetic
 from msign.report.elliptic import elliptic_figure
@@ -34,10 +34,12 @@ def default_budget(name: str) -> int:
     return BUDGETS.get(name, 800_000)
 
 
-def named_flow(name: str, glow: GlowConfig) -> FlowKind:
-    """The kind of flow of a name: `informed`, `glow` or `both`."""
-    kinds: dict[str, FlowKind] = {
+def named_flow(name: str, glow: GlowConfig) -> FlowKind | None:
+    """The kind of flow of a name: `auto`, `informed`, `cellwise`, `glow` or `both`."""
+    kinds: dict[str, FlowKind | None] = {
+        "auto": None,
         "informed": Informed(),
+        "cellwise": Cellwise(),
         "glow": Glow(glow),
         "both": Combined((Informed(), Glow(glow))),
     }

@@ -2,11 +2,13 @@
 
 from msign.inference.config import FitConfig
 from msign.inference.fit import fit
-from msign.inference.flows import Combined, Glow, Informed
-from msign.inference.methods import Emulator, Fresh, Pool
+from msign.inference.flows import Cellwise, Combined, Glow, Informed
+from msign.inference.methods import Cells, Emulator, Fresh, Pool
 from msign.inference.posterior import Posterior
 
 __all__ = [
+    "Cells",
+    "Cellwise",
     "Combined",
     "Emulator",
     "FitConfig",

@@ -7,7 +7,7 @@ import numpy as np
 
 from msign import bijections, checks
 from msign.inference import methods
-from msign.inference.flows import KINDS, FlowKind, Informed
+from msign.inference.flows import KINDS, Cellwise, FlowKind, Informed
 from msign.inference.methods import NAMED, Method, choose_method, objectives
 from msign.problems.inverse import InverseProblem
 
@@ -18,7 +18,10 @@ class FitConfig:
 
     Attributes:
         flow: What stands at each scale: `Informed(...)`, flows in the likelihood-informed subspace;
-            `Glow(...)`, the paper's stacks; `Combined((Informed(), Glow()))`, one after the other.
+            `Cellwise(...)`, a Gaussian of any rank and maps of single cells, at the finest scale
+            alone; `Glow(...)`, the paper's stacks; `Combined((Informed(), Glow()))`, one after the
+            other. None: `Cellwise()` where there are more data than directions of an informed
+            flow (and a derivative, and not too many cells), else `Informed()`.
         method: How it learns: `Pool(...)`, `Emulator(...)`, `Fresh(objective, ...)`, or a name of
             one with its default options: `pool`, `emulator`, `pathwise`, `centred`, `score`
             (equations (10) and (11) as they stand), `reverse_kl`, `forward_kl`, `stein`. `auto`:
@@ -44,7 +47,7 @@ class FitConfig:
         checkpoint_rounds: Rounds between checkpoints.
     """
 
-    flow: FlowKind = dataclasses.field(default_factory=Informed)
+    flow: FlowKind | None = None
     method: Method | str = "auto"
     steps: int | None = None
     train: str = "all"
@@ -61,13 +64,13 @@ class FitConfig:
     checkpoint_rounds: int = 1
 
     def __post_init__(self) -> None:
-        checks.instance("flow", self.flow, FlowKind)
+        checks.instance("flow", self.kind, FlowKind)
         if not isinstance(self.method, Method):
             checks.one_of("method", self.method, ("auto", *NAMED))
         checks.one_of("train", self.train, ("all", "last"))
         checks.one_of("conditioning", self.conditioning, ("exact", "nearest"))
-        if self.conditioning == "nearest" and self.flow.needs_exact_conditioning:
-            kind = type(self.flow).__name__
+        if self.conditioning == "nearest" and self.kind.needs_exact_conditioning:
+            kind = type(self.kind).__name__
             raise ValueError(f"conditioning must be 'exact' with flow={kind}, got 'nearest'")
         for name in ("rounds", "patience", "checkpoint_rounds"):
             checks.integer(name, getattr(self, name), 1)
@@ -81,9 +84,25 @@ class FitConfig:
         if not 0 < checks.finite("bridge_ess", self.bridge_ess) < 1:
             raise ValueError(f"bridge_ess must be in (0, 1), got {self.bridge_ess!r}")
 
+    @property
+    def kind(self) -> FlowKind:
+        """What stands at each scale: `flow`, or an informed flow where none was chosen yet."""
+        return Informed() if self.flow is None else self.flow
+
+    def for_problem(self, problem: InverseProblem) -> "FitConfig":
+        """The options with a flow that suits a problem, where none is given."""
+        informed, cellwise = Informed(), Cellwise()
+        rich = len(problem.data) > informed.config.max_rank and problem.differentiable
+        free = self.method in ("auto", "cells") or isinstance(self.method, methods.Cells)
+        suits = rich and free and problem.dim <= cellwise.largest
+        chosen = self.flow or (cellwise if suits and self.conditioning == "exact" else informed)
+        return dataclasses.replace(self, flow=chosen)
+
     def method_for(self, problem: InverseProblem, size: int) -> Method:
         """The method of a stage that trains `size` variables; refuses one that cannot work."""
-        method, few = self.method, self.flow.few_variables
+        method, few = self.method, self.kind.few_variables
+        if method == "auto" and self.kind.default_method is not None:
+            method = self.kind.default_method
         if isinstance(method, str):
             method = choose_method(method, problem, few, size)
             if self.steps is not None:
@@ -94,7 +113,7 @@ class FitConfig:
             )
         if method.needs_few_variables and not few:
             raise ValueError(
-                f"method must not be {self.method!r} with flow={type(self.flow).__name__}: it is "
+                f"method must not be {self.method!r} with flow={type(self.kind).__name__}: it is "
                 "for informed flows"
             )
         return method
@@ -147,6 +166,7 @@ OPTIONS: dict[str, type] = {
             bijections.GlowConfig,
             bijections.InformedConfig,
             methods.Pool,
+            methods.Cells,
             methods.Emulator,
             methods.Fresh,
             objectives.CentredJeffreys,

@@ -43,7 +43,7 @@ def fit(
         >>> posterior.sample(10).shape
         (10, 4, 4)
     """
-    config = FitConfig() if config is None else config
+    config = (FitConfig() if config is None else config).for_problem(problem)
     network = prior_network(problem, config)
     with Run(
         problem, budget, checks.integer("seed", seed, 0), out, resume, progress, config
@@ -66,7 +66,8 @@ def start_stage(run: Run, network: MsIGN, scale: int) -> tuple[MsIGN, Stage]:
     config, simulator = run.config, run.simulator
     begin, limit, size = simulator.nfs, *run.share(scale)
     key = jr.fold_in(run.key, scale)
-    allowance = max(0, min((limit - begin) // 3, limit - begin - size))
+    least = config.kind.least_allowance(network.lattices[scale - 1].dim)
+    allowance = max(0, min(max((limit - begin) // 3, least), limit - begin - size))
     given = Start(network, scale, simulator, allowance, config.train, jr.fold_in(key, 10**6))
-    network = network.with_flow(scale, config.flow.start(given))
+    network = network.with_flow(scale, config.kind.start(given))
     return network, run.stage(network, scale, begin, limit, size)

@@ -338,7 +338,7 @@ class Posterior:
             files.save_prior(self.problem)
         for scale in self.scales:
             if scale not in files.finished_stages():
-                files.save_stage(self.networks[scale], scale, self.config.flow, {})
+                files.save_stage(self.networks[scale], scale, self.config.kind, {})
         kept = {str(s): self.certificates[s].to_json() for s in self.scales}
         names = ("seed", "nfs", "failures", "seconds", "records", "stages", "reference", "scale")
         values = {name: getattr(self, name) for name in names}
@@ -370,7 +370,7 @@ class Posterior:
         }
         prior = prior_network(problem, config)
         networks = {
-            scale: files.load_stage(scale, prior, config.flow)[0].cut(scale)
+            scale: files.load_stage(scale, prior, config.kind)[0].cut(scale)
             for scale in certificates
         }
         reference = saved.pop("reference")

@@ -21,10 +21,8 @@ from msign.network import MsIGN
 from msign.problems.inverse import InverseProblem
 from msign.problems.simulator import SimulationError, Simulator
 from msign.progress import ProgressBar
-from msign.training import combine, split_trainable
+from msign.training import split_trainable
 from msign.weights import ess_fraction
-
-LEAST_PROBE = 100  # simulations that the start of a stage may use at least
 
 
 class Run:
@@ -42,9 +40,8 @@ class Run:
     ):
         self.problem, self.seed, self.config = problem, seed, config
         self.simulator = Simulator(problem, checks.integer("budget", budget, 1))
-        self.scales = (
-            [problem.scales] if config.single_stage else list(range(1, problem.scales + 1))
-        )
+        alone = config.single_stage or config.kind.needs_one_stage
+        self.scales = [problem.scales] if alone else list(range(1, problem.scales + 1))
         self.key = jr.key(seed)
         self.networks: dict[int, MsIGN] = {}
         self.certificates: dict[int, Certificate] = {}
@@ -88,7 +85,7 @@ class Run:
             smallest = needed
         if budget < smallest:
             certificate = self.config.certificate_size(smallest)
-            stage = self.config.smallest_round(smallest, self.problem.scales) + LEAST_PROBE
+            stage = self._least_of_stage(smallest)
             looked = smallest - certificate - len(self.scales) * stage
             raise ValueError(
                 f"budget must be at least {smallest} (for {len(self.scales)} stages of at least "
@@ -99,10 +96,15 @@ class Run:
     def _least(self, budget: int) -> int:
         """Simulations that a run needs with the rounds and the certificate of a budget."""
         problem, config = self.problem, self.config
-        stage = config.smallest_round(budget, problem.scales) + LEAST_PROBE
+        stage = self._least_of_stage(budget)
         looked = 2 * problem.scales + (6 if problem.vjp is not None else 0)
         looked += problem.inflate * problem.scales
         return looked + config.certificate_size(budget) + len(self.scales) * stage
+
+    def _least_of_stage(self, budget: int) -> int:
+        """Simulations that any stage needs: its start and one round."""
+        start = self.config.kind.least_allowance(self.problem.dim)
+        return self.config.smallest_round(budget, self.problem.scales) + start
 
     def _opened(self, files: FitFiles, budget: int, resume: bool) -> FitFiles:
         what = {
@@ -152,7 +154,7 @@ class Run:
             limit=limit,
             round_size=size,
             rounds=config.rounds,
-            learning_rate=config.flow.learning_rate(network, scale, config.train),
+            learning_rate=config.kind.learning_rate(network, scale, config.train),
             bridge_ess=config.bridge_ess,
             tolerance=config.tolerance if finest else config.coarse_tolerance * start.size,
             key=jr.fold_in(self.key, scale),
@@ -175,7 +177,7 @@ class Run:
         saved = self.files.read_checkpoint() if self.files is not None else None
         if saved is None or self.files is None or saved["scale"] != scale:
             return None
-        network = network_like(network, self.config.flow, saved["flows"])
+        network = network_like(network, self.config.kind, saved["flows"])
         stage = self.stage(network, scale, **saved["stage"])
         state = _small(initial_state(stage, self.method(stage)), saved["proposals"])
         state, network = self.files.load_checkpoint(state, network)
@@ -200,7 +202,7 @@ class Run:
             small = _small(state)
             description = {
                 "scale": stage.scale,
-                "flows": describe_flows(network, self.config.flow),
+                "flows": describe_flows(network, self.config.kind),
                 "stage": {"begin": stage.begin, "limit": stage.limit, "size": stage.round_size},
                 "proposals": len(getattr(state.memory, "proposals", ())),
                 **self._progress(),
@@ -219,7 +221,7 @@ class Run:
                 "certificate": self.certificates[stage.scale].to_json(),
                 **self._progress(),
             }
-            self.files.save_stage(network, stage.scale, self.config.flow, progress)
+            self.files.save_stage(network, stage.scale, self.config.kind, progress)
 
     def is_finished(self, scale: int) -> bool:
         """Whether an interrupted run has finished this stage already."""
@@ -228,7 +230,7 @@ class Run:
     def load(self, network: MsIGN, scale: int) -> MsIGN:
         """The network as a finished stage left it."""
         assert self.files is not None
-        network, saved = self.files.load_stage(scale, network, self.config.flow)
+        network, saved = self.files.load_stage(scale, network, self.config.kind)
         self.networks[scale] = network.cut(scale)
         self.certificates[scale] = Certificate.from_json(saved["certificate"])
         self._restore(saved)
@@ -308,20 +310,18 @@ class Run:
 
 
 def _small(state: StageState, proposals: int | None = None) -> StageState:
-    """The state with the trainable arrays of its models alone, for files.
+    """The state with its models' flows alone, without their place in the field, for files.
 
     With room for a number of `proposals` in the memory of a method that keeps them.
     """
-    models = split_trainable(state.model)[0], split_trainable(state.best)[0]
     if proposals:
         own = split_trainable(state.model.alone)[0]
         state = eqx.tree_at(lambda t: t.memory.proposals, state, [own] * proposals)
-    state = eqx.tree_at(lambda t: (t.model, t.best), state, models)
-    return state
+    models = state.model.alone, state.best.alone
+    return eqx.tree_at(lambda t: (t.model, t.best), state, models)
 
 
 def _whole(state: StageState, stage: Stage) -> StageState:
     """Inverse of `_small`."""
-    rest = split_trainable(stage.start)[1]
-    models = (combine(state.model, rest), combine(state.best, rest))
+    models = tuple(stage.start.with_flow(m.flow) for m in (state.model, state.best))
     return eqx.tree_at(lambda t: (t.model, t.best), state, models)

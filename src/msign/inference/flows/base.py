@@ -14,6 +14,8 @@ from jaxtyping import PRNGKeyArray
 from msign.network import MsIGN
 from msign.problems.simulator import Simulator
 
+LEAST_PROBE = 100  # simulations that the start of a stage may use at least
+
 
 class Start(NamedTuple):
     """What a kind of flow may use to start a stage.
@@ -55,6 +57,15 @@ class FlowKind:
     def like(self, network: MsIGN, scale: int, description: Any) -> AbstractBijection:
         """A flow of the described structure; its weights do not matter."""
 
+    def least_allowance(self, dim: int) -> int:
+        """Simulations that the start of a stage on `dim` cells needs at least."""
+        return LEAST_PROBE
+
+    @property
+    def needs_one_stage(self) -> bool:
+        """Whether it is trained at the finest scale alone, from a start of its own."""
+        return False
+
     @property
     def few_variables(self) -> bool:
         """Whether a network of such flows moves a few variables only."""
@@ -64,3 +75,8 @@ class FlowKind:
     def needs_exact_conditioning(self) -> bool:
         """Whether it works behind exact prior conditioning only."""
         return False
+
+    @property
+    def default_method(self) -> str | None:
+        """Name of the method that trains it; None: by what is trained (`choose_method`)."""
+        return None

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from msign.inference.methods.base import Method, MethodState, Stage
+from msign.inference.methods.cells import Cells
 from msign.inference.methods.emulator import Emulator
 from msign.inference.methods.fresh import Fresh
 from msign.inference.methods.objectives import (
@@ -25,6 +26,7 @@ NAMED: dict[str, Callable[[bool], Method]] = {
         objective=PathwiseJeffreys(forward=0.0) if derivative else CentredJeffreys(forward=0.0)
     ),
     "forward_kl": lambda _: Fresh(objective=ScoreJeffreys(reverse=0.0)),
+    "cells": lambda _: Cells(),
     "stein": lambda _: Fresh(objective=SteinObjective()),
 }
 
@@ -47,4 +49,14 @@ def choose_method(name: str, problem: InverseProblem, few: bool, size: int) -> M
     return NAMED[name](derivative)
 
 
-__all__ = ["NAMED", "Emulator", "Fresh", "Method", "MethodState", "Pool", "Stage", "choose_method"]
+__all__ = [
+    "NAMED",
+    "Cells",
+    "Emulator",
+    "Fresh",
+    "Method",
+    "MethodState",
+    "Pool",
+    "Stage",
+    "choose_method",
+]

@@ -1,0 +1,247 @@
+"""Where a posterior lives: its maxima, and the Gaussian that comes closest to it.
+
+All in whitened coordinates u, where the prior is standard normal, and from gradients of the
+log-likelihood alone, so that any problem with a derivative and any likelihood will do.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax.random as jr
+import numpy as np
+import scipy.linalg
+from jaxtyping import PRNGKeyArray
+
+from msign.inference.flows.directions import ROWS_PER_DIRECTION
+from msign.noise import generator
+from msign.problems.simulator import SimulationError, Simulator
+
+MEMORY = 50  # steps that the quasi-Newton method remembers
+SUFFICIENT = 1e-3  # fraction of the promised descent that a step must bring
+NEARBY = 0.005  # prior standard deviations around a maximum in which its curvature is first seen
+STARTS = 4  # ascents: one from the prior's mean, the others from draws of it
+ASCENT = 1000  # evaluations of each, at most
+LINES = 4  # along which gradients are looked at to see whether they are linear
+LINEAR = 1e-4  # relative second difference below which gradients are linear in the field
+
+Evaluate = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+
+
+class Maxima(NamedTuple):
+    """Where ascents ended, highest first.
+
+    Attributes:
+        u: Whitened coordinates `(k, d)`.
+        log_density: Log-likelihood minus half the squared norm `(k,)`: the posterior, up to a
+            constant.
+        converged: Whether less than the tolerance was left to gain `(k,)`.
+    """
+
+    u: np.ndarray
+    log_density: np.ndarray
+    converged: np.ndarray
+
+
+class Gaussian(NamedTuple):
+    """A Gaussian in whitened coordinates.
+
+    Attributes:
+        mean: `(d,)`.
+        precision: `(d, d)`.
+    """
+
+    mean: np.ndarray
+    precision: np.ndarray
+
+    def root(self) -> np.ndarray:
+        """A with A A^T = covariance; no direction is wider than under the prior."""
+        one = np.eye(len(self.mean))
+        try:
+            np.linalg.cholesky(self.precision - 0.999 * one)
+        except np.linalg.LinAlgError:
+            values, vectors = scipy.linalg.eigh(self.precision)
+            return (vectors / np.sqrt(np.maximum(values, 1.0))) @ vectors.T
+        return scipy.linalg.solve_triangular(np.linalg.cholesky(self.precision), one, lower=True).T
+
+
+def log_density_and_gradient(simulator: Simulator, scale: int) -> Evaluate:
+    """Log posterior density, up to a constant, and its gradient, of whitened fields `(n, d)`."""
+
+    def evaluate(u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        found = simulator.evaluate(u, scale, gradient=True)
+        assert found.gradient is not None
+        return found.log_likelihood - 0.5 * np.sum(u**2, 1), found.gradient - u
+
+    return evaluate
+
+
+def ascend(evaluate: Evaluate, u: np.ndarray, evaluations: int, tolerance: float = 0.01) -> Maxima:
+    """Climb to maxima from all rows of u at once, by a limited-memory quasi-Newton method.
+
+    Args:
+        evaluate: Values and gradients of rows.
+        u: Where to start `(k, d)`.
+        evaluations: How often all rows may be evaluated.
+        tolerance: An ascent ends when its next step promises less than this, in nats.
+
+    A step that fails to bring what it promised, or where a simulation fails, is halved.
+    """
+    u = np.array(u, np.float64)
+    value, gradient = evaluate(u)
+    value = np.where(np.isfinite(value), value, -np.inf)
+    rows = [_Memory() for _ in u]
+    step = np.stack([_limited(m.direction(g)) for m, g in zip(rows, gradient, strict=True)])
+    promised = np.sum(step * gradient, 1)
+    for _ in range(evaluations - 1):
+        moving = promised > tolerance
+        if not moving.any():
+            break
+        trial = np.where(moving[:, None], u + step, u)
+        try:
+            there, slope = evaluate(trial)
+        except SimulationError:
+            there, slope = np.full(len(u), -np.inf), gradient
+        for i in np.flatnonzero(moving):
+            if there[i] >= value[i] + SUFFICIENT * promised[i]:
+                rows[i].add(trial[i] - u[i], gradient[i] - slope[i])
+                u[i], value[i], gradient[i] = trial[i], there[i], slope[i]
+                step[i] = _limited(rows[i].direction(gradient[i]))
+                promised[i] = step[i] @ gradient[i]
+            else:
+                step[i], promised[i] = 0.5 * step[i], 0.5 * promised[i]
+    order = np.argsort(-value, kind="stable")
+    return Maxima(u[order], value[order], (promised <= tolerance)[order])
+
+
+class _Memory:
+    """The last steps of an ascent and what they did to the gradient."""
+
+    def __init__(self) -> None:
+        self.pairs: list[tuple[np.ndarray, np.ndarray]] = []
+
+    def add(self, moved: np.ndarray, lost: np.ndarray) -> None:
+        if moved @ lost > 1e-10 * (lost @ lost):
+            self.pairs = [*self.pairs, (moved, lost)][-MEMORY:]
+
+    def direction(self, gradient: np.ndarray) -> np.ndarray:
+        """The inverse of the curvature seen so far times the gradient (two-loop recursion)."""
+        q, kept = gradient.copy(), []
+        for moved, lost in reversed(self.pairs):
+            a = (moved @ q) / (moved @ lost)
+            q -= a * lost
+            kept.append(a)
+        if self.pairs:
+            moved, lost = self.pairs[-1]
+            q *= (moved @ lost) / (lost @ lost)
+        else:
+            q /= max(1.0, float(np.linalg.norm(gradient)))
+        for (moved, lost), a in zip(self.pairs, reversed(kept), strict=True):
+            q += (a - (lost @ q) / (moved @ lost)) * moved
+        return q
+
+
+def _limited(step: np.ndarray) -> np.ndarray:
+    """A step no longer than a draw of the prior is."""
+    return step * min(1.0, np.sqrt(len(step)) / max(float(np.linalg.norm(step)), 1e-300))
+
+
+def is_linear(evaluate: Evaluate, dim: int, key: PRNGKeyArray) -> bool:
+    """Whether gradients are linear in the field, by second differences along random lines."""
+    a, b = generator(key).normal(size=(2, LINES, dim))
+    _, gradients = evaluate(np.concatenate([a - b, a, a + b]))
+    before, here, after = np.split(gradients.astype(np.float64), 3)
+    return bool(np.abs(before - 2 * here + after).max() < LINEAR * np.abs(after - before).max())
+
+
+def nearest_gaussian(
+    evaluate: Evaluate,
+    mean: np.ndarray,
+    allowance: int,
+    key: PRNGKeyArray,
+    iterations: int = 8,
+    linear: bool = False,
+) -> Gaussian:
+    """The Gaussian of any rank with the least KL divergence to the posterior, by its gradients.
+
+    At its optimum a Gaussian's precision is the mean curvature under itself, and the mean gradient
+    vanishes. Both come from regressing gradients on fields drawn from the Gaussian so far, three
+    for each dimension, and are averaged over iterations (a natural-gradient ascent of the evidence
+    bound).
+
+    Args:
+        evaluate: Log-densities and gradients.
+        mean: Where to start: a maximum.
+        allowance: Fields that may be evaluated.
+        key: Random key.
+        iterations: At most so many.
+        linear: Gradients are linear: one iteration is exact.
+    """
+    dim, rng = len(mean), generator(key)
+    rows = _rows(dim)
+    if linear:
+        gradient = evaluate(mean + (z := _pairs(rng, rows, dim)))[1]
+        slope, precision = pulled_back(z, gradient)
+        found = Gaussian(mean, precision)
+        root = found.root()
+        return Gaussian(mean + root @ (root.T @ slope), precision)
+    root = NEARBY * np.eye(dim)
+    found = Gaussian(mean, np.eye(dim))
+    for k in range(max(1, min(iterations, allowance // rows))):
+        z = _pairs(rng, rows, dim)
+        _, gradient = evaluate(found.mean + z @ root.T)
+        slope, curvature = pulled_back(z, gradient @ root)
+        inverse = np.linalg.inv(root)
+        share = 1.0 / max(1, k)  # the first is of the maximum alone and is forgotten
+        precision = inverse.T @ curvature @ inverse
+        found = found._replace(precision=(1 - share) * found.precision + share * precision)
+        root = found.root()
+        if k:  # the start is a maximum already
+            moved = root @ (root.T @ (inverse.T @ slope))
+            found = found._replace(mean=found.mean + min(1.0, share + 0.3) * moved)
+    return found
+
+
+def _pairs(rng: np.random.Generator, rows: int, dim: int) -> np.ndarray:
+    """Standard normal noise in pairs of opposite sign."""
+    half = rng.normal(size=(rows // 2, dim))
+    return np.concatenate([half, -half])
+
+
+def pulled_back(z: np.ndarray, gradients: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean of gradients, and minus their mean derivative, symmetric, at standard normal z.
+
+    By least squares: exact where gradients are linear in z.
+    """
+    design = np.concatenate([np.ones((len(z), 1)), z], 1)
+    fit = scipy.linalg.solve(design.T @ design, design.T @ gradients, assume_a="pos")
+    return fit[0], -0.5 * (fit[1:] + fit[1:].T)
+
+
+def find_gaussian(simulator: Simulator, scale: int, allowance: int, key: PRNGKeyArray) -> Gaussian:
+    """The Gaussian nearest to the posterior of a scale, around its highest maximum found.
+
+    `allowance` counts forward simulations, of which a gradient costs two; at least
+    `least_allowance`.
+    """
+    dim = simulator.problem.priors[scale - 1].lattice.dim
+    evaluate = log_density_and_gradient(simulator, scale)
+    mean, fields = np.zeros(dim), allowance // 2 - 3 * LINES
+    linear = is_linear(evaluate, dim, jr.fold_in(key, 0))
+    if not linear:
+        starts = np.concatenate(
+            [mean[None], generator(jr.fold_in(key, 1)).normal(size=(STARTS - 1, dim))]
+        )
+        before, most = simulator.nfs, (fields - _rows(dim)) // STARTS
+        found = ascend(evaluate, starts, max(1, min(ASCENT, most)))
+        mean, fields = found.u[0], fields - (simulator.nfs - before) // 2
+    return nearest_gaussian(evaluate, mean, fields, jr.fold_in(key, 2), linear=linear)
+
+
+def least_allowance(dim: int) -> int:
+    """Simulations that `find_gaussian` needs at least."""
+    return 2 * (_rows(dim) + 3 * LINES + STARTS)
+
+
+def _rows(dim: int) -> int:
+    """Fields of a regression in all dimensions, an even number."""
+    return 2 * -(-ROWS_PER_DIRECTION * (dim + 1) // 2)

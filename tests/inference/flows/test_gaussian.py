@@ -1,0 +1,132 @@
+"""Maxima and nearest Gaussians of densities, some of which are known."""
+
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+
+from helpers import seeded
+from msign import InverseProblem, LaplacePrior, Simulator
+from msign.inference.flows import gaussian
+from msign.problems.simulator import SimulationError
+
+D = 6
+ROOT = np.random.default_rng(3).normal(size=(D, D))
+PRECISION = ROOT @ ROOT.T + np.diag([1.0, 3.0, 10.0, 100.0, 1000.0, 10_000.0])
+CENTRE = np.linspace(-1, 2, D)
+
+
+def quadratic(u):
+    r = (u - CENTRE) @ PRECISION
+    return -0.5 * np.sum(r * (u - CENTRE), 1), -r
+
+
+def two_hills(u):
+    """Maxima near +-2 in the first coordinate, the right one higher by two."""
+    x, rest = u[:, 0], u[:, 1:]
+    values = -((x**2 - 4) ** 2) / 2 + x / 2 - 0.5 * np.sum(rest**2, 1)
+    return values, np.concatenate([(-2 * x * (x**2 - 4) + 0.5)[:, None], -rest], 1)
+
+
+def skewed(u):
+    """A posterior of independent coordinates: data exp(u) = 1 with noise one half."""
+    e = np.exp(u)
+    return np.sum(-2 * (e - 1) ** 2 - 0.5 * u**2, 1), -4 * (e - 1) * e - u
+
+
+def starts(n=5, seed=1):
+    return np.random.default_rng(seeded(seed)).normal(size=(n, D))
+
+
+def test_ascents_end_at_the_maximum_of_a_quadratic():
+    found = gaussian.ascend(quadratic, starts(), 300, tolerance=1e-10)
+    assert found.converged.all()
+    np.testing.assert_allclose(found.u, np.tile(CENTRE, (5, 1)), atol=1e-4)
+    np.testing.assert_allclose(found.log_density, 0, atol=1e-8)
+
+
+def test_the_highest_maximum_comes_first():
+    found = gaussian.ascend(two_hills, np.array([[-1.5] + [0.1] * 5, [1.5] + [0.1] * 5]), 200, 1e-8)
+    assert found.converged.all()
+    assert found.u[0, 0] > 1.9 and found.u[1, 0] < -1.9
+    assert found.log_density[0] - found.log_density[1] == pytest.approx(2, abs=0.1)
+
+
+def test_steps_on_which_simulations_fail_are_halved():
+    def failing(u):
+        if np.abs(u - CENTRE).max() > 4:
+            raise SimulationError("too far", u[0])
+        return quadratic(u)
+
+    near = CENTRE + 0.3 * starts()
+    found = gaussian.ascend(failing, near, 400, tolerance=1e-10)
+    np.testing.assert_allclose(found.u, np.tile(CENTRE, (5, 1)), atol=1e-4)
+
+
+def test_no_more_evaluations_are_made_than_allowed():
+    rows = []
+    gaussian.ascend(lambda u: (rows.append(len(u)), quadratic(u))[1], starts(), 7, 1e-12)
+    assert rows == [5] * 7
+
+
+def test_gradients_of_a_quadratic_are_linear_and_others_are_not():
+    key = jr.key(seeded(2))
+    assert gaussian.is_linear(quadratic, D, key)
+    assert not gaussian.is_linear(skewed, D, key)
+
+
+@pytest.mark.parametrize("linear", [True, False])
+def test_a_gaussian_is_found_exactly(linear):
+    found = gaussian.nearest_gaussian(
+        quadratic, CENTRE + (0.1 if linear else 0.0), 1000, jr.key(seeded(3)), linear=linear
+    )
+    np.testing.assert_allclose(found.mean, CENTRE, atol=1e-6)
+    np.testing.assert_allclose(found.precision, PRECISION, rtol=1e-5, atol=1e-5)
+    root = found.root()
+    np.testing.assert_allclose(root @ root.T @ PRECISION, np.eye(D), atol=1e-4)
+
+
+def test_the_nearest_gaussian_has_the_highest_evidence_bound():
+    """Against the best mean and deviation of one coordinate, by quadrature."""
+    found = gaussian.nearest_gaussian(
+        skewed, np.zeros(D), 100 * 22, jr.key(seeded(4)), iterations=100
+    )
+    x, w = np.polynomial.hermite_e.hermegauss(40)
+
+    def bound(mean, deviation):
+        u = mean + deviation * x
+        return w @ (-2 * (np.exp(u) - 1) ** 2 - 0.5 * u**2) / w.sum() + np.log(deviation)
+
+    means, deviations = np.linspace(-0.5, 0.3, 81), np.linspace(0.2, 0.9, 71)
+    best = max(bound(m, s) for m in means for s in deviations)
+    own = [bound(m, s) for m, s in zip(found.mean, np.diag(found.precision) ** -0.5, strict=True)]
+    laplace = bound(0.0, 5**-0.5)
+    assert laplace < best - 0.05
+    assert best - 1e-3 > np.mean(own) > best - 0.2 * (best - laplace)
+
+
+def test_no_direction_is_wider_than_under_the_prior():
+    found = gaussian.Gaussian(np.zeros(2), np.diag([0.2, 4.0]))
+    root = found.root()
+    np.testing.assert_allclose(root @ root.T, np.diag([1.0, 0.25]), atol=1e-12)
+
+
+def test_a_posterior_far_from_the_prior_is_found_within_the_allowance():
+    prior = LaplacePrior((8,), alpha=0.5, beta=6.0)
+    truth = np.linspace(-1, 3, 8)
+    problem = InverseProblem(prior, jnp.exp, np.exp(truth), noise_std=0.05, scales=1)
+    simulator = Simulator(problem)
+    found = gaussian.find_gaussian(simulator, 1, 2000, jr.key(seeded(5)))
+    assert simulator.nfs <= 2000
+    x = np.asarray(prior.unwhiten(jnp.asarray(found.mean)))
+    np.testing.assert_allclose(x[3:], truth[3:], atol=0.1)
+
+
+def test_the_least_allowance_is_enough():
+    problem = InverseProblem(
+        LaplacePrior((8,), alpha=0.5, beta=2.0), jnp.exp, np.ones(8), noise_std=0.3, scales=1
+    )
+    least = gaussian.least_allowance(8)
+    simulator = Simulator(problem, budget=least)
+    gaussian.find_gaussian(simulator, 1, least, jr.key(seeded(6)))
+    assert simulator.nfs <= least
