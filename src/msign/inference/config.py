@@ -20,8 +20,8 @@ class FitConfig:
         flow: What stands at each scale: `Informed(...)`, flows in the likelihood-informed subspace;
             `Cellwise(...)`, a Gaussian of any rank and maps of single cells, at the finest scale
             alone; `Glow(...)`, the paper's stacks; `Combined((Informed(), Glow()))`, one after the
-            other. None: `Cellwise()` where there are more data than directions of an informed
-            flow (and a derivative, and not too many cells), else `Informed()`.
+            other. None: `Cellwise()` where there are as many data as an informed flow has
+            directions, and not too many cells, else `Informed()`.
         method: How it learns: `Pool(...)`, `Emulator(...)`, `Fresh(objective, ...)`, or a name of
             one with its default options: `pool`, `emulator`, `pathwise`, `centred`, `score`
             (equations (10) and (11) as they stand), `reverse_kl`, `forward_kl`, `stein`. `auto`:
@@ -92,17 +92,18 @@ class FitConfig:
     def for_problem(self, problem: InverseProblem) -> "FitConfig":
         """The options with a flow that suits a problem, where none is given."""
         informed, cellwise = Informed(), Cellwise()
-        rich = len(problem.data) > informed.config.max_rank and problem.differentiable
+        most = cellwise.largest if problem.differentiable else cellwise.largest_without_derivative
+        rich = len(problem.data) >= informed.config.max_rank and problem.dim <= most
         free = self.method in ("auto", "cells") or isinstance(self.method, methods.Cells)
-        suits = rich and free and problem.dim <= cellwise.largest
-        chosen = self.flow or (cellwise if suits and self.conditioning == "exact" else informed)
+        suits = rich and free and self.conditioning == "exact"
+        chosen = self.flow or (cellwise if suits else informed)
         return dataclasses.replace(self, flow=chosen)
 
     def method_for(self, problem: InverseProblem, size: int) -> Method:
         """The method of a stage that trains `size` variables; refuses one that cannot work."""
         method, few = self.method, self.kind.few_variables
-        if method == "auto" and self.kind.default_method is not None:
-            method = self.kind.default_method
+        if method == "auto":
+            method = self.kind.default_method(problem) or "auto"
         if isinstance(method, str):
             method = choose_method(method, problem, few, size)
             if self.steps is not None:

@@ -1,9 +1,12 @@
 """The emulator: exact where the forward map is a polynomial, flat where it is not."""
 
+import warnings
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.linalg
 
 from helpers import seeded
 from msign.inference.methods.polynomial import Terms, fit_polynomial, tempered
@@ -93,3 +96,16 @@ def test_the_fit_is_best_where_the_weights_are():
         found = jax.vmap(emulator.residual)(jnp.asarray(near))
         errors.append(np.abs(found - 0.01 * near**4).max())
     assert errors[1] < 0.2 * errors[0]
+
+
+def test_fields_far_from_all_others_do_not_end_a_fit():
+    """Their cubes are a million times those of the others: single precision sees little else."""
+    normal = rng(11).normal
+    s = np.concatenate([normal(size=(1500, 16)), 200 * normal(size=(12, 16))])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", scipy.linalg.LinAlgWarning)
+        fitted = fit_polynomial(s, s[:, :2] + 1.0, np.zeros(len(s)), cubic=12)
+    near = jnp.asarray(normal(size=16))
+    np.testing.assert_allclose(
+        fitted.residual(near), np.asarray(near)[:2] + 1.0, atol=0.5 * np.abs(near).max()
+    )

@@ -12,6 +12,7 @@ from flowjax.bijections import AbstractBijection
 from jaxtyping import PRNGKeyArray
 
 from msign.network import MsIGN
+from msign.problems.inverse import InverseProblem
 from msign.problems.simulator import Simulator
 
 LEAST_PROBE = 100  # simulations that the start of a stage may use at least
@@ -76,7 +77,6 @@ class FlowKind:
         """Whether it works behind exact prior conditioning only."""
         return False
 
-    @property
-    def default_method(self) -> str | None:
+    def default_method(self, problem: InverseProblem) -> str | None:
         """Name of the method that trains it; None: by what is trained (`choose_method`)."""
         return None

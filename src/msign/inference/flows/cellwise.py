@@ -9,8 +9,13 @@ from flowjax.bijections import AbstractBijection
 from msign import checks
 from msign.bijections import CellFlow, GaussianMap, Whitened
 from msign.inference.flows.base import FlowKind, Start
-from msign.inference.flows.gaussian import find_gaussian, least_allowance
+from msign.inference.flows.gaussian import (
+    find_gaussian,
+    gaussian_by_differences,
+    least_allowance,
+)
 from msign.network import MsIGN
+from msign.problems.inverse import InverseProblem
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,27 +23,34 @@ class Cellwise(FlowKind):
     """The Gaussian nearest to the posterior, and monotone maps of single cells behind it.
 
     It starts where the posterior is, and does not need what coarser scales could learn: only the
-    finest is trained. It needs a derivative, and keeps matrices of d x d numbers.
+    finest is trained. It keeps matrices of d x d numbers. Without a derivative it is for small
+    lattices: each of its first steps costs d simulations, and it learns from a polynomial
+    emulator of all cells.
 
     Attributes:
         rate: Highest learning rate.
         largest: Most cells.
+        largest_without_derivative: Most cells where there is no derivative.
     """
 
     rate: float = 0.03
     largest: int = 8192
+    largest_without_derivative: int = 100
 
     def __post_init__(self) -> None:
         checks.positive("rate", self.rate)
         checks.integer("largest", self.largest, 1)
+        checks.integer("largest_without_derivative", self.largest_without_derivative, 1)
 
     def start(self, given: Start) -> AbstractBijection:
         prior = given.network.prior_at(given.scale)
-        if prior.lattice.dim > self.largest:
-            raise ValueError(
-                f"flow must not be Cellwise for {prior.lattice.dim} cells: at most {self.largest}"
-            )
-        found = find_gaussian(given.simulator, given.scale, given.allowance, given.key)
+        d, derivative = prior.lattice.dim, given.simulator.problem.differentiable
+        most = self.largest if derivative else self.largest_without_derivative
+        if d > most:
+            without = "" if derivative else " without a derivative"
+            raise ValueError(f"flow must not be Cellwise for {d} cells{without}: at most {most}")
+        find = find_gaussian if derivative else gaussian_by_differences
+        found = find(given.simulator, given.scale, given.allowance, given.key)
         return Whitened(CellFlow(prior, GaussianMap(found.root(), found.mean)), prior)
 
     def learning_rate(self, network: MsIGN, scale: int, train: str) -> float:
@@ -52,6 +64,10 @@ class Cellwise(FlowKind):
         d = prior.lattice.dim
         return Whitened(CellFlow(prior, GaussianMap(np.eye(d), np.zeros(d))), prior)
 
+    @property
+    def few_variables(self) -> bool:
+        return True
+
     def least_allowance(self, dim: int) -> int:
         return least_allowance(dim)
 
@@ -59,6 +75,5 @@ class Cellwise(FlowKind):
     def needs_one_stage(self) -> bool:
         return True
 
-    @property
-    def default_method(self) -> str:
-        return "cells"
+    def default_method(self, problem: InverseProblem) -> str:
+        return "cells" if problem.differentiable else "emulator"

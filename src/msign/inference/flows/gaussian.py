@@ -21,6 +21,9 @@ SUFFICIENT = 1e-3  # fraction of the promised descent that a step must bring
 NEARBY = 0.005  # prior standard deviations around a maximum in which its curvature is first seen
 STARTS = 4  # ascents: one from the prior's mean, the others from draws of it
 ASCENT = 1000  # evaluations of each, at most
+DAMPED = 30  # Levenberg-Marquardt steps, where there is no derivative
+ENOUGH = 0.1  # nats that a step of every start must gain to go on
+APART = 0.01  # prior standard deviations between fields whose difference is a derivative
 LINES = 4  # along which gradients are looked at to see whether they are linear
 LINEAR = 1e-4  # relative second difference below which gradients are linear in the field
 
@@ -235,6 +238,57 @@ def find_gaussian(simulator: Simulator, scale: int, allowance: int, key: PRNGKey
         found = ascend(evaluate, starts, max(1, min(ASCENT, most)))
         mean, fields = found.u[0], fields - (simulator.nfs - before) // 2
     return nearest_gaussian(evaluate, mean, fields, jr.fold_in(key, 2), linear=linear)
+
+
+def gaussian_by_differences(
+    simulator: Simulator, scale: int, allowance: int, key: PRNGKeyArray
+) -> Gaussian:
+    """Laplace's approximation around the highest maximum found, without a derivative.
+
+    Levenberg-Marquardt steps from a few starts; the derivative of the residuals is that of
+    differences, d simulations for each.
+    """
+    dim = simulator.problem.priors[scale - 1].lattice.dim
+    rng, each = generator(key), STARTS * (dim + 2)
+    u = np.concatenate([np.zeros((1, dim)), rng.normal(size=(STARTS - 1, dim))])
+    residual, value = _residuals(simulator, u, scale)
+    damping = np.ones(STARTS)
+    steps = min(DAMPED, (allowance - STARTS) // each)
+    for k in range(steps):
+        slopes = _differences(simulator, u, residual, scale)
+        curvature = np.einsum("nki,nkj->nij", slopes, slopes) + np.eye(dim)
+        if k == steps - 1:
+            break
+        gradient = np.einsum("nki,nk->ni", slopes, residual) + u
+        damped = curvature + damping[:, None, None] * np.eye(dim)
+        step = -np.linalg.solve(damped, gradient[..., None])[..., 0]
+        there, reached = _residuals(simulator, u + step, scale)
+        better = reached > value
+        gain = np.where(better, reached - value, np.inf).min()
+        u = np.where(better[:, None], u + step, u)
+        residual = np.where(better[:, None], there, residual)
+        value = np.where(better, reached, value)
+        damping = np.where(better, damping / 4, damping * 4)
+        if gain < ENOUGH:
+            break
+    best = int(np.argmax(value))
+    return Gaussian(u[best], curvature[best])
+
+
+def _residuals(simulator: Simulator, u: np.ndarray, scale: int) -> tuple[np.ndarray, np.ndarray]:
+    """Whitened residuals of fields, zero where rejected, and log posterior densities."""
+    found = simulator.evaluate(u, scale)
+    return np.nan_to_num(found.residual), found.log_likelihood - 0.5 * np.sum(u**2, 1)
+
+
+def _differences(
+    simulator: Simulator, u: np.ndarray, residual: np.ndarray, scale: int
+) -> np.ndarray:
+    """Derivatives `(n, m, d)` of whitened residuals, by differences."""
+    n, dim = u.shape
+    moved = (u[:, None] + APART * np.eye(dim)).reshape(-1, dim)
+    there = simulator.evaluate(moved, scale).residual.reshape(n, dim, -1)
+    return np.nan_to_num((there - residual[:, None]) / APART).transpose(0, 2, 1)
 
 
 def least_allowance(dim: int) -> int:

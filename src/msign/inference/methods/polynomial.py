@@ -143,10 +143,7 @@ def _least_squares(
     root = np.sqrt(weights)[:, None].astype(np.float32)
     scaled = root * design
     gram = (scaled.T @ scaled).astype(np.float64)
-    gram += RIDGE * np.diag(np.diag(gram))
-    coefficients = scipy.linalg.solve(
-        gram, scaled.T @ (root * residual.astype(np.float32)), assume_a="pos"
-    )
+    coefficients = _solve(gram, scaled.T @ (root * residual.astype(np.float32)))
     missed = residual - design @ coefficients
     # What the fit misses on its own fields, corrected for the terms that it has spent on them.
     spent = min(0.9, len(terms) * np.sum(weights**2))
@@ -164,6 +161,19 @@ def _least_squares(
         _symmetric(k, terms.triples, triples).transpose(0, 1, 3, 2).reshape(k * k, m * k),
     )
     return Polynomial(*(on_device(a) for a in arrays))
+
+
+def _solve(gram: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Coefficients of normal equations, with the least ridge at which rounding leaves these sound.
+
+    Far fields whose cubes dwarf everything else make single precision too poor for `RIDGE`.
+    """
+    ridge = RIDGE
+    while True:
+        try:
+            return scipy.linalg.solve(gram + ridge * np.diag(np.diag(gram)), right, assume_a="pos")
+        except np.linalg.LinAlgError:
+            ridge *= 10
 
 
 def _symmetric(variables: int, index: np.ndarray, coefficients: np.ndarray) -> np.ndarray:
