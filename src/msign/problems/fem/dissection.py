@@ -23,6 +23,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from msign.problems.fem import leaf
+
 TILE = 3
 """Side of the register tiles of the kernels."""
 
@@ -45,6 +47,8 @@ FRONT = np.dtype(
         ("left", np.int64),  # the two halves, or -1 in a leaf
         ("right", np.int64),
         ("cell", np.int64),  # the first cell of a leaf
+        ("corner", np.int64),  # the first node of a leaf
+        ("places", np.int64),  # where a leaf of `leaf.LEAF` cells begins in `Plan.places`, or -1
         ("terms", np.int64),  # range of `Plan.terms` that a leaf assembles: first terms of places,
         ("more_terms", np.int64),  # further terms of places in the panel,
         ("update_terms", np.int64),  # terms of the update
@@ -63,6 +67,8 @@ class Plan(NamedTuple):
     parent_rows: np.ndarray  # rows of the parent to which a front's update rows are added
     child_rows: np.ndarray  # (rows, 2) where a front's rows are in its children's updates, or -1
     terms: np.ndarray  # of TERM: place in panel or update, cell counted from the leaf's first one
+    places: np.ndarray  # where in their updates leaves of `leaf.LEAF` cells put what they leave
+    size: int
 
 
 @dataclass
@@ -77,6 +83,11 @@ class _Region:
     pivots: np.ndarray
     children: tuple[int, ...] = ()
     boundary: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+
+    @property
+    def straight(self) -> bool:
+        """Whether this is a leaf for the straight-line code of `leaf`."""
+        return (self.i1 - self.i0, self.j1 - self.j0) == leaf.LEAF and not self.children
 
 
 def plan_factorisation(size: int) -> tuple[Plan, int, int]:
@@ -97,7 +108,9 @@ def plan_factorisation(size: int) -> tuple[Plan, int, int]:
     fronts["left"] = [region.children[0] if region.children else -1 for region in regions]
     fronts["right"] = [region.children[1] if region.children else -1 for region in regions]
     height = fronts["pivots"] + fronts["rows"]
-    fronts["panel"], factor_length = _offsets(height * fronts["pivots"])
+    straight = np.array([region.straight for region in regions])
+    lengths = np.where(straight, leaf.FACTOR_LENGTH, height * fronts["pivots"])
+    fronts["panel"], factor_length = _offsets(lengths)
     fronts["nodes"], _ = _offsets(height)
     fronts["parent_rows"], _ = _offsets(fronts["boundary"] + 2)
     memory_length = _place_updates(fronts, regions, factor_length)
@@ -112,12 +125,15 @@ def plan_factorisation(size: int) -> tuple[Plan, int, int]:
         for region, front in zip(regions, fronts, strict=True)
     ]
     parent_rows, child_rows = _connect(fronts, nodes)
+    terms, places = _assemble_leaves(size, regions, fronts, nodes)
     plan = Plan(
         fronts,
         np.concatenate(nodes),
         np.concatenate(parent_rows),
         np.concatenate(child_rows),
-        _assemble_leaves(size, regions, fronts, nodes),
+        terms,
+        places,
+        size,
     )
     return plan, factor_length, memory_length
 
@@ -129,7 +145,9 @@ def _dissect(size: int) -> list[_Region]:
         """Append this rectangle after its parts; return its number."""
         depth = slot[0] + 1
         children: tuple[int, ...] = ()
-        if (i1 - i0) * (j1 - j0) <= LEAF_CELLS:
+        if (i1 - i0, j1 - j0) == leaf.LEAF:
+            pivots = np.array([(i0 + i) * (size + 1) + j0 + j for i, j in leaf.PIVOTS])
+        elif (i1 - i0) * (j1 - j0) <= LEAF_CELLS:
             pivots = _grid(size, i0 + 1, j0 + 1, i1, j1)
         elif i1 - i0 >= j1 - j0:
             middle = (i0 + i1) // 2
@@ -169,7 +187,8 @@ def _place_updates(fronts: np.ndarray, regions: list[_Region], begin: int) -> in
     """
     room: dict[tuple[int, int], int] = {}
     for region, front in zip(regions, fronts, strict=True):
-        room[region.slot] = max(room.get(region.slot, 0), int(front["rows"]) ** 2)
+        length = int(front["rows"]) ** 2 + (len(leaf.PAIRS) + 1 if region.straight else 0)
+        room[region.slot] = max(room.get(region.slot, 0), length)
     offsets, length = _offsets(np.array(list(room.values())))
     place = dict(zip(room, offsets, strict=True))
     fronts["update"] = [begin + place[region.slot] for region in regions]
@@ -201,25 +220,67 @@ def _connect(
 
 def _assemble_leaves(
     size: int, regions: list[_Region], fronts: np.ndarray, nodes: list[np.ndarray]
-) -> np.ndarray:
-    """Tables of terms for all leaves; leaves alike share one, so that it stays in the cache."""
+) -> tuple[np.ndarray, np.ndarray]:
+    """Tables of terms and of places for all leaves; leaves alike share one, to stay in the cache."""
     tables: dict[tuple, tuple[int, ...]] = {}
     terms: list[tuple[int, int, float]] = []
+    places: list[int] = []
     for region, front, numbers in zip(regions, fronts, nodes, strict=True):
+        front["places"] = -1
         if region.children:
             continue
         front["cell"] = region.i0 * size + region.j0
-        parts = _leaf_terms(size, region, front, numbers)
-        key = tuple(tuple(part) for part in parts)
+        front["corner"] = region.i0 * (size + 1) + region.j0
+        where: list[int] = []
+        if region.straight:
+            *parts, where = _update_places(size, region, front, numbers)
+        else:
+            parts = list(_leaf_terms(size, region, front, numbers))
+        key = (*map(tuple, parts), tuple(where))
         if key not in tables:
             ends = np.cumsum([len(terms), *(len(part) for part in parts)])
-            tables[key] = tuple(int(end) for end in ends)
+            tables[key] = (*map(int, ends), len(places) if where else -1)
             terms += [term for part in parts for term in part]
-        for name, place in zip(
-            ("terms", "more_terms", "update_terms", "terms_end"), tables[key], strict=True
-        ):
+            places += where
+        names = ("terms", "more_terms", "update_terms", "terms_end", "places")
+        for name, place in zip(names, tables[key], strict=True):
             front[name] = place
-    return np.array(terms, dtype=TERM)
+    return np.array(terms, dtype=TERM), np.array(places, np.int64)
+
+
+def _update_places(
+    size: int, region: _Region, front: np.void, nodes: np.ndarray
+) -> tuple[list[tuple[int, int, float]], list, list, list[int]]:
+    """Where the straight-line code of a leaf puts its update, and how its excess follows from that.
+
+    Entries of nodes on the edge of the square go behind the update. They are added up to the excess
+    row by terms (place, place of the entry, -1), the first term of each place apart.
+    """
+    rows, boundary = int(front["rows"]), int(front["boundary"])
+    first = int(front["pivots"])
+    numbers = {int(node): row for row, node in enumerate(nodes[first : first + boundary])}
+    row_of = {
+        (i, j): numbers.get((region.i0 + i) * (size + 1) + region.j0 + j, -1)
+        for i, j in leaf.BOUNDARY
+    }
+    places: list[int] = []
+    excess: dict[int, list[int]] = {column: [] for column in range(boundary)}
+    for pair in leaf.PAIRS:
+        low, high = sorted(row_of[node] for node in pair)
+        if low >= 0:
+            places.append(high * rows + low)
+            continue
+        places.append(rows * rows + len(places))
+        if high >= 0:
+            excess[high].append(places[-1])
+    spare = rows * rows + len(leaf.PAIRS)  # what is left of the load at the edge is not used
+    places += [boundary * rows + row_of[node] if row_of[node] >= 0 else spare for node in leaf.BOUNDARY]
+    row = (boundary + 1) * rows
+    set_, add = [], []
+    for column, entries in excess.items():
+        set_.append((row + column, entries[0] if entries else 0, -1.0 if entries else 0.0))
+        add += [(row + column, entry, -1.0) for entry in entries[1:]]
+    return set_, add, [], places
 
 
 def _leaf_terms(

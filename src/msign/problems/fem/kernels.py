@@ -21,6 +21,7 @@ import numpy as np
 
 from msign.problems.fem.compilation import kernel
 from msign.problems.fem.dissection import TILE, Plan
+from msign.problems.fem.leaf import eliminate_leaf
 from msign.problems.fem.simd import LANES, fill, fma, load, peek, sqrt, store
 
 _BYTES = 8 * LANES
@@ -36,12 +37,21 @@ def factorise(plan: Plan, memory: int, coefficient: int, nodal_load: np.ndarray)
         coefficient: Address of the coefficients of the cells, a lane vector each.
         nodal_load: Load at the nodes, the same for all fields.
     """
+    nodal = nodal_load.ctypes.data
     for number in range(len(plan.fronts)):
         front = plan.fronts[number]
         pivots, rows, boundary = front.pivots, front.rows, front.boundary
         panel = memory + _BYTES * front.panel
         update = memory + _BYTES * front.update
         left, right = front.left, front.right
+
+        if front.places >= 0:
+            cells, corner = coefficient + _BYTES * front.cell, nodal + 8 * front.corner
+            places = plan.places.ctypes.data + 8 * front.places
+            eliminate_leaf(cells, plan.size, corner, panel, update, places)
+            _set_cells(plan, update, update, front.terms, front.more_terms)
+            _add_cells(plan, update, update, front.more_terms, front.update_terms)
+            continue
 
         if left < 0:
             cells = coefficient + _BYTES * front.cell
