@@ -37,6 +37,7 @@ STIFFNESS = np.array([[4, -1, -2, -1], [-1, 4, -1, -2], [-2, -1, 4, -1], [-1, -2
 FRONT = np.dtype(
     [
         ("pivots", np.int64),  # number of pivots, padded
+        ("inner", np.int64),  # number of pivots, not padded
         ("boundary", np.int64),  # number of boundary nodes, not padded
         ("rows", np.int64),  # boundary + load + excess, padded
         ("panel", np.int64),  # where its (pivots + rows, pivots) panel of the factor begins
@@ -103,6 +104,7 @@ def plan_factorisation(size: int) -> tuple[Plan, int, int]:
 
     fronts = np.zeros(len(regions), FRONT)
     fronts["pivots"] = [_padded(len(region.pivots)) for region in regions]
+    fronts["inner"] = [len(region.pivots) for region in regions]
     fronts["boundary"] = [len(region.boundary) for region in regions]
     fronts["rows"] = [_padded(len(region.boundary) + 2) for region in regions]
     fronts["left"] = [region.children[0] if region.children else -1 for region in regions]

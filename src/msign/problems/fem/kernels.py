@@ -68,7 +68,7 @@ def factorise(plan: Plan, memory: int, coefficient: int, nodal_load: np.ndarray)
                 store(panel, load_row + pivots + k, fill(1.0))
 
         _eliminate(panel, pivots, rows, boundary)
-        _multiply_rows(panel, update, pivots, rows, boundary)
+        _multiply_rows(panel, update, pivots, front.inner, rows, boundary)
 
         if left < 0:
             _add_cells(plan, update, cells, front.update_terms, front.terms_end)
@@ -211,13 +211,13 @@ def _eliminate(panel, pivots, rows, boundary):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _multiply_rows(panel, update, pivots, rows, boundary):  # type: ignore[no-untyped-def]
-    """``update = -L21 transpose(L21)`` in and below the diagonal tiles."""
+def _multiply_rows(panel, update, pivots, inner, rows, boundary):  # type: ignore[no-untyped-def]
+    """``update = -L21 transpose(L21)`` in and below the diagonal tiles, over the inner pivots."""
     first = panel + _BYTES * (pivots * pivots)
     for r0 in range(0, rows, TILE):
         row = first + _BYTES * (r0 * pivots)
         for c0 in range(0, min(r0 + 1, boundary), TILE):
-            s = _products(row, first + _BYTES * (c0 * pivots), pivots, pivots)
+            s = _products(row, first + _BYTES * (c0 * pivots), pivots, inner)
             _store_negative_tile(update + _BYTES * (r0 * rows + c0), rows, s)
 
 
@@ -228,9 +228,8 @@ def _products(row, column, stride, count):  # type: ignore[no-untyped-def]
     column1, column2 = column + _BYTES * stride, column + 2 * _BYTES * stride
     zero = fill(0.0)
     s = (zero, zero, zero, zero, zero, zero, zero, zero, zero)
-    for k0 in range(0, count, TILE):
-        for k in range(k0, k0 + TILE):
-            s = _add_products(s, row, row1, row2, column, column1, column2, k)
+    for k in range(count):
+        s = _add_products(s, row, row1, row2, column, column1, column2, k)
     return s
 
 

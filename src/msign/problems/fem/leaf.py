@@ -13,13 +13,17 @@ here; whoever reads the update turns what is left of them into excess.
 In memory a leaf's factor is, pivot after pivot, the substituted load, ``d[p]`` and the column of m.
 """
 
+import functools
+from collections.abc import Sequence
 from typing import Any
 
 from llvmlite import ir
 from numba.core import types
 from numba.core.extending import intrinsic
 
-from msign.problems.fem.simd import VECTOR, emit_call, emit_fill, emit_pointer
+from msign.problems.fem.simd import LANES, VECTOR, emit_call, emit_fill, emit_pointer
+
+_TILE = 4 if LANES == 8 else 3  # side of the register tiles: 32 registers or 16
 
 LEAF = (4, 4)
 """Cells along both sides of a leaf."""
@@ -54,6 +58,13 @@ BOUNDARY: tuple[Node, ...] = tuple(
 )
 PAIRS = tuple((BOUNDARY[r], BOUNDARY[c]) for r in range(len(BOUNDARY)) for c in range(r))
 """What a leaf leaves behind: ``-w`` of these pairs of boundary nodes; then the load of each."""
+
+_ORDER = {node: number for number, node in enumerate((*PIVOTS, *BOUNDARY))}
+
+
+def _later(row: Node, column: Node) -> bool:
+    return _ORDER[row] > _ORDER[column]
+
 
 FACTOR_LENGTH = sum(2 + len(rows) for rows in COLUMNS.values())
 
@@ -93,42 +104,54 @@ class _Code:
     def fma(self, a: Any, b: Any, c: Any) -> Any:
         return emit_call(self.builder, "fmuladd", a, b, c)
 
+    def barrier(self) -> None:
+        """Let no value stay in a register, and no access to memory be moved, across this point."""
+        kind = ir.FunctionType(ir.VoidType(), [])
+        self.builder.call(ir.InlineAsm(kind, "", "~{memory}", side_effect=True), [])
+
     def _pointer(self, address: Any, index: int | Any) -> Any:
         index = self.integer(index) if isinstance(index, int) else index
         return emit_pointer(self.builder, address, index)
 
 
-def _connections(code: _Code, cells: Any, stride: Any) -> dict[tuple[Node, Node], Any]:
-    """``w`` of all connected nodes, later node first or in the order of `BOUNDARY`."""
-    builder = code.builder
-    sixth: dict[Node, Any] = {}
+def _cell_weights() -> dict[tuple[Node, Node], list[tuple[Node, float]]]:
+    """The cells that connect two nodes, and ``w`` for a coefficient of one in each."""
+    found: dict[tuple[Node, Node], list[tuple[Node, float]]] = {}
     for i in range(LEAF[0]):
         for j in range(LEAF[1]):
-            value = code.load(cells, code.place(stride, (i, j)))
-            sixth[i, j] = builder.fmul(value, code.constant(1 / 6))
-    w: dict[tuple[Node, Node], Any] = {}
-    for (i, j), value in sixth.items():
-        a, b, c, d = (i, j), (i + 1, j), (i + 1, j + 1), (i, j + 1)
-        twice = builder.fadd(value, value)
-        for one, other, weight in (
-            (a, b, value), (b, c, value), (c, d, value), (d, a, value),
-            (a, c, twice), (b, d, twice),
-        ):  # fmt: skip
-            key = _key(one, other)
-            w[key] = builder.fadd(w[key], weight) if key in w else weight
-    return w
+            a, b, c, d = (i, j), (i + 1, j), (i + 1, j + 1), (i, j + 1)
+            for one, other, weight in (
+                (a, b, 1 / 6), (b, c, 1 / 6), (c, d, 1 / 6), (d, a, 1 / 6),
+                (a, c, 1 / 3), (b, d, 1 / 3),
+            ):  # fmt: skip
+                found.setdefault((one, other), []).append(((i, j), weight))
+                found.setdefault((other, one), []).append(((i, j), weight))
+    return found
 
 
-_ORDER = {node: number for number, node in enumerate((*PIVOTS, *BOUNDARY))}
+_CELL_WEIGHTS = _cell_weights()
 
 
-def _key(a: Node, b: Node) -> tuple[Node, Node]:
-    return (a, b) if _ORDER[a] > _ORDER[b] else (b, a)
+def _factor_places() -> dict[tuple[Node, Node], int]:
+    """Where ``m[row, pivot]`` is in a leaf's factor, ``d[pivot]`` as ``[pivot, pivot]``."""
+    places: dict[tuple[Node, Node], int] = {}
+    place = 0
+    for pivot, rows in COLUMNS.items():
+        for number, row in enumerate((pivot, *rows)):
+            places[row, pivot] = place + 1 + number
+        place += 2 + len(rows)
+    return places
+
+
+_PLACES = _factor_places()
 
 
 @intrinsic  # type: ignore[misc]
 def eliminate_leaf(typingctx, cells, side, load, factor, update, places):  # type: ignore[no-untyped-def]
     """Factorise a leaf and forward-substitute the load.
+
+    Values go through memory (`_Code.barrier`): with hundreds of them in one stretch of code, LLVM
+    would move more numbers to and from its stack than there are operations.
 
     Args:
         cells: Address of the coefficient of the leaf's first cell.
@@ -143,47 +166,66 @@ def eliminate_leaf(typingctx, cells, side, load, factor, update, places):  # typ
         cells, side, load, factor, update, places = args
         code = _Code(builder)
         nodes = builder.add(side, code.integer(1))
-        w = _connections(code, cells, side)
-        b = {pivot: code.spread(load, code.place(nodes, pivot)) for pivot in PIVOTS}
-        m: dict[tuple[Node, Node], Any] = {}
 
-        def eliminated(row: Node, column: Node) -> Any:
-            """``w`` of two nodes after the pivots before both."""
-            value = w.get((row, column))
-            for pivot in PIVOTS[: _ORDER[column]]:
-                if (row, pivot) in m and (column, pivot) in m:
-                    x, y = m[row, pivot], m[column, pivot]
-                    value = builder.fmul(x, y) if value is None else code.fma(x, y, value)
+        def connection(row: Node, column: Node, sign: int) -> Any:
+            """``sign * w`` of two nodes before any elimination; None for zero."""
+            found = _CELL_WEIGHTS.get((row, column))
+            if found is None:
+                return None
+            values = [code.load(cells, code.place(side, cell)) for cell, _ in found]
+            total = values[0] if len(values) == 1 else builder.fadd(*values)
+            return builder.fmul(total, code.constant(sign * found[0][1]))
+
+        def block(
+            rows: Sequence[Node], columns: Sequence[Node], before: Sequence[Node], sign: int
+        ) -> dict[tuple[Node, Node], Any]:
+            """``sign * w`` of all these nodes after the pivots before them."""
+            pairs = [(row, column) for row in rows for column in columns if _later(row, column)]
+            w = {pair: connection(*pair, sign) for pair in pairs}
+            for pivot in before:
+                m = {
+                    node: code.load(factor, _PLACES[node, pivot])
+                    for node in {*rows, *columns}
+                    if (node, pivot) in _PLACES
+                }
+                for row, column in pairs:
+                    if row in m and column in m:
+                        one = m[row] if sign > 0 else builder.fneg(m[row])
+                        value = w[row, column]
+                        if value is None:
+                            w[row, column] = builder.fmul(one, m[column])
+                        else:
+                            w[row, column] = code.fma(one, m[column], value)
+            return w
+
+        def substituted(node: Node, before: Sequence[Node], value: Any) -> Any:
+            for pivot in before:
+                if (node, pivot) in _PLACES:
+                    m = code.load(factor, _PLACES[node, pivot])
+                    value = code.fma(m, code.load(factor, _PLACES[pivot, pivot] - 1), value)
             return value
 
-        place = 0
-        y: dict[Node, Any] = {}
-        for pivot, rows in COLUMNS.items():
-            column = [eliminated(row, pivot) for row in rows]
-            total = column[0]
-            for value in column[1:]:
-                total = builder.fadd(total, value)
+        for number, (pivot, rows) in enumerate(COLUMNS.items()):
+            before = [q for q in PIVOTS[:number] if (pivot, q) in _PLACES]
+            w = block(rows, [pivot], before, 1)
+            total = functools.reduce(builder.fadd, w.values())
             d = emit_call(builder, "sqrt", builder.fdiv(code.constant(1.0), total))
-            for before in PIVOTS[: _ORDER[pivot]]:
-                if (pivot, before) in m:
-                    b[pivot] = code.fma(m[pivot, before], y[before], b[pivot])
-            y[pivot] = builder.fmul(b[pivot], d)
-            code.store(factor, place, y[pivot])
-            code.store(factor, place + 1, d)
-            for number, (row, value) in enumerate(zip(rows, column, strict=True)):
-                m[row, pivot] = builder.fmul(value, d)
-                code.store(factor, place + 2 + number, m[row, pivot])
-            place += 2 + len(rows)
+            b = substituted(pivot, before, code.spread(load, code.place(nodes, pivot)))
+            code.store(factor, _PLACES[pivot, pivot] - 1, builder.fmul(b, d))
+            code.store(factor, _PLACES[pivot, pivot], d)
+            for row in rows:
+                code.store(factor, _PLACES[row, pivot], builder.fmul(w[row, pivot], d))
+            code.barrier()
 
-        for number, (row, other) in enumerate(PAIRS):
-            value = eliminated(row, other)
-            value = builder.fsub(code.constant(0.0), value)
-            code.store(update, code.peek(places, number), value)
-        for number, row in enumerate(BOUNDARY):
-            value = code.constant(0.0)
-            for pivot in PIVOTS:
-                if (row, pivot) in m:
-                    value = code.fma(m[row, pivot], y[pivot], value)
+        tiles = [BOUNDARY[k : k + _TILE] for k in range(0, len(BOUNDARY), _TILE)]
+        numbers = {pair: number for number, pair in enumerate(PAIRS)}
+        for number, rows in enumerate(tiles):
+            for columns in tiles[: number + 1]:
+                for pair, value in block(rows, columns, PIVOTS, -1).items():
+                    code.store(update, code.peek(places, numbers[pair]), value)
+                code.barrier()
+        for number, node in enumerate(BOUNDARY):
+            value = substituted(node, PIVOTS, code.constant(0.0))
             code.store(update, code.peek(places, len(PAIRS) + number), value)
         return context.get_dummy_value()
 
