@@ -212,13 +212,19 @@ def _eliminate(panel, pivots, rows, boundary):  # type: ignore[no-untyped-def]
 
 @kernel
 def _multiply_rows(panel, update, pivots, inner, rows, boundary):  # type: ignore[no-untyped-def]
-    """``update = -L21 transpose(L21)`` in and below the diagonal tiles, over the inner pivots."""
+    """``update = -L21 transpose(L21)`` below the diagonal, summed over the inner pivots."""
     first = panel + _BYTES * (pivots * pivots)
     for r0 in range(0, rows, TILE):
         row = first + _BYTES * (r0 * pivots)
-        for c0 in range(0, min(r0 + 1, boundary), TILE):
+        for c0 in range(0, min(r0, boundary), TILE):
             s = _products(row, first + _BYTES * (c0 * pivots), pivots, inner)
             _store_negative_tile(update + _BYTES * (r0 * rows + c0), rows, s)
+        if r0 < boundary:
+            s = _products(row, row, pivots, inner)  # the compiler leaves out what is not used
+            tile = update + _BYTES * (r0 * rows + r0)
+            store(tile, rows, fill(0.0) - s[3])
+            store(tile, 2 * rows, fill(0.0) - s[6])
+            store(tile, 2 * rows + 1, fill(0.0) - s[7])
 
 
 @kernel

@@ -25,7 +25,7 @@ from msign.problems.fem.simd import LANES, VECTOR, emit_call, emit_fill, emit_po
 
 _TILE = 4 if LANES == 8 else 3  # side of the register tiles: 32 registers or 16
 
-LEAF = (4, 4)
+LEAF = (4, 8)
 """Cells along both sides of a leaf."""
 
 Node = tuple[int, int]
