@@ -223,7 +223,7 @@ def _connect(
 def _assemble_leaves(
     size: int, regions: list[_Region], fronts: np.ndarray, nodes: list[np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Tables of terms and of places for all leaves; leaves alike share one, to stay in the cache."""
+    """Tables of terms and of places for all leaves; leaves alike share one."""
     tables: dict[tuple, tuple[int, ...]] = {}
     terms: list[tuple[int, int, float]] = []
     places: list[int] = []
@@ -276,13 +276,17 @@ def _update_places(
         if high >= 0:
             excess[high].append(places[-1])
     spare = rows * rows + len(leaf.PAIRS)  # what is left of the load at the edge is not used
-    places += [boundary * rows + row_of[node] if row_of[node] >= 0 else spare for node in leaf.BOUNDARY]
+    columns = [row_of[node] for node in leaf.BOUNDARY]
+    places += [boundary * rows + column if column >= 0 else spare for column in columns]
     row = (boundary + 1) * rows
-    set_, add = [], []
-    for column, entries in excess.items():
-        set_.append((row + column, entries[0] if entries else 0, -1.0 if entries else 0.0))
-        add += [(row + column, entry, -1.0) for entry in entries[1:]]
-    return set_, add, [], places
+    first_terms = [
+        (row + column, entries[0], -1.0) if entries else (row + column, places[0], 0.0)
+        for column, entries in excess.items()
+    ]
+    more = [
+        (row + column, entry, -1.0) for column, entries in excess.items() for entry in entries[1:]
+    ]
+    return first_terms, more, [], places
 
 
 def _leaf_terms(

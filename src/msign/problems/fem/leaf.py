@@ -19,9 +19,15 @@ from typing import Any
 
 from llvmlite import ir
 from numba.core import types
-from numba.core.extending import intrinsic
 
-from msign.problems.fem.simd import LANES, VECTOR, emit_call, emit_fill, emit_pointer
+from msign.problems.fem.simd import (
+    LANES,
+    VECTOR,
+    emit_call,
+    emit_fill,
+    emit_pointer,
+    vector_intrinsic,
+)
 
 _TILE = 4 if LANES == 8 else 3  # side of the register tiles: 32 registers or 16
 
@@ -70,7 +76,7 @@ FACTOR_LENGTH = sum(2 + len(rows) for rows in COLUMNS.values())
 
 
 class _Code:
-    """A builder of LLVM code with lane vectors; ``stride`` is the length of a row of the lattice."""
+    """Lane vectors in LLVM code."""
 
     def __init__(self, builder: Any) -> None:
         self.builder = builder
@@ -90,11 +96,13 @@ class _Code:
         return emit_fill(self.builder, self.builder.load(place, typ=kind))
 
     def peek(self, address: Any, index: int) -> Any:
+        """The integer number ``index`` at ``address``."""
         base = self.builder.inttoptr(address, self.integer.as_pointer())
         place = self.builder.gep(base, [self.integer(index)], source_etype=self.integer)
         return self.builder.load(place, typ=self.integer)
 
     def place(self, stride: Any, node: Node) -> Any:
+        """The number of a node or cell in a lattice with rows of length ``stride``."""
         row = self.builder.mul(stride, self.integer(node[0]))
         return self.builder.add(row, self.integer(node[1]))
 
@@ -146,20 +154,16 @@ def _factor_places() -> dict[tuple[Node, Node], int]:
 _PLACES = _factor_places()
 
 
-@intrinsic  # type: ignore[misc]
+@vector_intrinsic
 def eliminate_leaf(typingctx, cells, side, load, factor, update, places):  # type: ignore[no-untyped-def]
     """Factorise a leaf and forward-substitute the load.
 
     Values go through memory (`_Code.barrier`): with hundreds of them in one stretch of code, LLVM
     would move more numbers to and from its stack than there are operations.
 
-    Args:
-        cells: Address of the coefficient of the leaf's first cell.
-        side: Cells along a side of the lattice.
-        load: Address of the load at the leaf's first node.
-        factor: Where the factor goes.
-        update: Where the update goes.
-        places: Address of the places in the update, of `PAIRS` and of the loads of `BOUNDARY`.
+    All arguments but ``side``, the cells along a side of the lattice, are addresses: of the
+    coefficient of the leaf's first cell, of the load at its first node, of the factor and the
+    update, and of the places in the update of `PAIRS` and of the loads of `BOUNDARY`.
     """
 
     def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
@@ -219,9 +223,9 @@ def eliminate_leaf(typingctx, cells, side, load, factor, update, places):  # typ
 
         tiles = [BOUNDARY[k : k + _TILE] for k in range(0, len(BOUNDARY), _TILE)]
         numbers = {pair: number for number, pair in enumerate(PAIRS)}
-        for number, rows in enumerate(tiles):
-            for columns in tiles[: number + 1]:
-                for pair, value in block(rows, columns, PIVOTS, -1).items():
+        for k in range(len(tiles)):
+            for columns in tiles[: k + 1]:
+                for pair, value in block(tiles[k], columns, PIVOTS, -1).items():
                     code.store(update, code.peek(places, numbers[pair]), value)
                 code.barrier()
         for number, node in enumerate(BOUNDARY):
@@ -232,7 +236,7 @@ def eliminate_leaf(typingctx, cells, side, load, factor, update, places):  # typ
     return types.void(*[types.intp] * 6), codegen
 
 
-@intrinsic  # type: ignore[misc]
+@vector_intrinsic
 def substitute_leaf_forward(typingctx, factor, nodal, side):  # type: ignore[no-untyped-def]
     """Replace the load in a leaf's factor by that at ``nodal``, the address of its first node."""
 
@@ -256,7 +260,7 @@ def substitute_leaf_forward(typingctx, factor, nodal, side):  # type: ignore[no-
     return types.void(*[types.intp] * 3), codegen
 
 
-@intrinsic  # type: ignore[misc]
+@vector_intrinsic
 def substitute_leaf_backward(typingctx, factor, nodal, side):  # type: ignore[no-untyped-def]
     """Solve for the nodes inside a leaf, given those around it."""
 

@@ -16,7 +16,6 @@ from msign.problems.fem.kernels import factorise
 from msign.problems.fem.simd import LANES, aligned, exp, fill, fma, load, store
 from msign.problems.fem.substitution import substitute_backward, substitute_forward
 
-
 _STRIP = 64  # cells whose lane vectors stay in the first cache while they are filled
 
 

@@ -33,7 +33,7 @@ _INTEGER = ir.IntType(64)
 _ALIGNMENT = 64
 
 
-def _intrinsic(function: Callable) -> Any:
+def vector_intrinsic(function: Callable) -> Any:
     """Numba's decorator, without its narrow type."""
     return intrinsic(function)
 
@@ -95,7 +95,7 @@ def emit_fill(builder, number):  # type: ignore[no-untyped-def]
     return builder.shuffle_vector(one, ir.Constant(VECTOR, ir.Undefined), mask)
 
 
-@_intrinsic
+@vector_intrinsic
 def load(typingctx, address, index):  # type: ignore[no-untyped-def]
     """Lane vector number ``index`` of the memory at ``address``."""
 
@@ -105,7 +105,7 @@ def load(typingctx, address, index):  # type: ignore[no-untyped-def]
     return _lanes(types.intp, types.intp), codegen
 
 
-@_intrinsic
+@vector_intrinsic
 def peek(typingctx, address, index):  # type: ignore[no-untyped-def]
     """Integer number ``index`` of the 64-bit integers at ``address``."""
 
@@ -116,7 +116,7 @@ def peek(typingctx, address, index):  # type: ignore[no-untyped-def]
     return types.intp(types.intp, types.intp), codegen
 
 
-@_intrinsic
+@vector_intrinsic
 def store(typingctx, address, index, value):  # type: ignore[no-untyped-def]
     """Write ``value`` as lane vector number ``index`` of the memory at ``address``."""
 
@@ -127,7 +127,7 @@ def store(typingctx, address, index, value):  # type: ignore[no-untyped-def]
     return types.void(types.intp, types.intp, _lanes), codegen
 
 
-@_intrinsic
+@vector_intrinsic
 def fill(typingctx, number):  # type: ignore[no-untyped-def]
     """The lane vector with the same ``number`` in every field."""
 
@@ -137,7 +137,7 @@ def fill(typingctx, number):  # type: ignore[no-untyped-def]
     return _lanes(types.float64), codegen
 
 
-@_intrinsic
+@vector_intrinsic
 def fma(typingctx, a, b, c):  # type: ignore[no-untyped-def]
     """``a * b + c``, fused where the machine can."""
 
@@ -147,7 +147,7 @@ def fma(typingctx, a, b, c):  # type: ignore[no-untyped-def]
     return _lanes(_lanes, _lanes, _lanes), codegen
 
 
-@_intrinsic
+@vector_intrinsic
 def sqrt(typingctx, a):  # type: ignore[no-untyped-def]
     """Square root in every field."""
 
@@ -157,7 +157,7 @@ def sqrt(typingctx, a):  # type: ignore[no-untyped-def]
     return _lanes(_lanes), codegen
 
 
-@_intrinsic
+@vector_intrinsic
 def _power_of_two(typingctx, shifted):  # type: ignore[no-untyped-def]
     """``2**n`` from ``_SHIFT + n``, whose last bits are the integer ``n``."""
 
