@@ -13,10 +13,19 @@ from jaxtyping import Array, PRNGKeyArray
 
 from msign import checks
 from msign.bijections.channels import bounded
-from msign.bijections.conv import convolve
+from msign.bijections.conv import convolve, mix_channels
+
+
+@jax.custom_vjp
+def _tanh(x: Array) -> Array:
+    """``jnp.tanh``; its derivative keeps the result only, which the next layer keeps anyway."""
+    return jnp.tanh(x)
+
+
+_tanh.defvjp(lambda x: (y := jnp.tanh(x), y), lambda y, dy: (dy * (1 - y * y),))
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
-    "tanh": jnp.tanh,
+    "tanh": _tanh,
     "relu": jax.nn.relu,
     "silu": jax.nn.silu,
 }
@@ -72,7 +81,7 @@ class ConvConditioner(eqx.Module):
         if self.place is not None:
             bias = bias + jnp.asarray(_coordinates(self.cells), x.dtype) @ self.place
         h = act(convolve(x, self.first) + bias)
-        h = act(h @ self.middle + self.middle_bias)
+        h = act(mix_channels(h, self.middle) + self.middle_bias)
         return convolve(h, self.last) + self.last_bias
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from helpers import seeded
 from msign.problems.fem import EllipticSolver
+from msign.problems.fem.dissection import plan_factorisation
 from problems.fem import fem_reference as reference
 
 RNG_SEED = seeded(7)
@@ -179,6 +180,20 @@ def test_memory_keeps_no_trace_of_extreme_fields():
     used, fresh = make(22, threads=1), make(22, threads=1)
     assert np.isfinite(used.observe(299 * np.sign(ordinary))).all()
     np.testing.assert_array_equal(used.observe(ordinary), fresh.observe(ordinary))
+
+
+@pytest.mark.parametrize("size", [9, 16, 34])
+def test_nothing_is_read_of_an_update_before_it_is_written(size):
+    """Whether leaves are straight-line code (16), dense fronts (9), or both share memory (34)."""
+    x = rough_fields(size, n=5)
+    clean, spoilt = make(size, threads=1), make(size, threads=1)
+    space = spoilt._new_workspace()
+    space.factor[:, plan_factorisation(size)[1] :] = np.nan
+    spoilt._idle.append(space)
+    expected = clean.observe_and_vjp(x, lambda observed, rows: observed)
+    found = spoilt.observe_and_vjp(x, lambda observed, rows: observed)
+    np.testing.assert_array_equal(found[0], expected[0])
+    np.testing.assert_array_equal(found[1], expected[1])
 
 
 def test_calls_from_several_threads_do_not_mix():

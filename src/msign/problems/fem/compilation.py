@@ -12,7 +12,8 @@ from typing import Any
 import numba
 
 _FILES = (
-    "compilation.py", "dissection.py", "simd.py", "kernels.py", "substitution.py", "passes.py",
+    "compilation.py", "dissection.py", "simd.py", "leaf.py", "kernels.py", "substitution.py",
+    "passes.py",
 )  # fmt: skip
 
 

@@ -23,6 +23,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from msign.problems.fem import leaf
+
 TILE = 3
 """Side of the register tiles of the kernels."""
 
@@ -35,6 +37,7 @@ STIFFNESS = np.array([[4, -1, -2, -1], [-1, 4, -1, -2], [-2, -1, 4, -1], [-1, -2
 FRONT = np.dtype(
     [
         ("pivots", np.int64),  # number of pivots, padded
+        ("inner", np.int64),  # number of pivots, not padded
         ("boundary", np.int64),  # number of boundary nodes, not padded
         ("rows", np.int64),  # boundary + load + excess, padded
         ("panel", np.int64),  # where its (pivots + rows, pivots) panel of the factor begins
@@ -45,6 +48,8 @@ FRONT = np.dtype(
         ("left", np.int64),  # the two halves, or -1 in a leaf
         ("right", np.int64),
         ("cell", np.int64),  # the first cell of a leaf
+        ("corner", np.int64),  # the first node of a leaf
+        ("places", np.int64),  # where a leaf of `leaf.LEAF` cells begins in `Plan.places`, or -1
         ("terms", np.int64),  # range of `Plan.terms` that a leaf assembles: first terms of places,
         ("more_terms", np.int64),  # further terms of places in the panel,
         ("update_terms", np.int64),  # terms of the update
@@ -63,6 +68,8 @@ class Plan(NamedTuple):
     parent_rows: np.ndarray  # rows of the parent to which a front's update rows are added
     child_rows: np.ndarray  # (rows, 2) where a front's rows are in its children's updates, or -1
     terms: np.ndarray  # of TERM: place in panel or update, cell counted from the leaf's first one
+    places: np.ndarray  # where in their updates leaves of `leaf.LEAF` cells put what they leave
+    size: int
 
 
 @dataclass
@@ -78,6 +85,11 @@ class _Region:
     children: tuple[int, ...] = ()
     boundary: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
 
+    @property
+    def straight(self) -> bool:
+        """Whether this is a leaf for the straight-line code of `leaf`."""
+        return (self.i1 - self.i0, self.j1 - self.j0) == leaf.LEAF and not self.children
+
 
 def plan_factorisation(size: int) -> tuple[Plan, int, int]:
     """The plan for a lattice, the length of the factor, and the length of the memory it needs."""
@@ -92,12 +104,15 @@ def plan_factorisation(size: int) -> tuple[Plan, int, int]:
 
     fronts = np.zeros(len(regions), FRONT)
     fronts["pivots"] = [_padded(len(region.pivots)) for region in regions]
+    fronts["inner"] = [len(region.pivots) for region in regions]
     fronts["boundary"] = [len(region.boundary) for region in regions]
     fronts["rows"] = [_padded(len(region.boundary) + 2) for region in regions]
     fronts["left"] = [region.children[0] if region.children else -1 for region in regions]
     fronts["right"] = [region.children[1] if region.children else -1 for region in regions]
     height = fronts["pivots"] + fronts["rows"]
-    fronts["panel"], factor_length = _offsets(height * fronts["pivots"])
+    straight = np.array([region.straight for region in regions])
+    lengths = np.where(straight, leaf.FACTOR_LENGTH, height * fronts["pivots"])
+    fronts["panel"], factor_length = _offsets(lengths)
     fronts["nodes"], _ = _offsets(height)
     fronts["parent_rows"], _ = _offsets(fronts["boundary"] + 2)
     memory_length = _place_updates(fronts, regions, factor_length)
@@ -112,12 +127,15 @@ def plan_factorisation(size: int) -> tuple[Plan, int, int]:
         for region, front in zip(regions, fronts, strict=True)
     ]
     parent_rows, child_rows = _connect(fronts, nodes)
+    terms, places = _assemble_leaves(size, regions, fronts, nodes)
     plan = Plan(
         fronts,
         np.concatenate(nodes),
         np.concatenate(parent_rows),
         np.concatenate(child_rows),
-        _assemble_leaves(size, regions, fronts, nodes),
+        terms,
+        places,
+        size,
     )
     return plan, factor_length, memory_length
 
@@ -129,7 +147,9 @@ def _dissect(size: int) -> list[_Region]:
         """Append this rectangle after its parts; return its number."""
         depth = slot[0] + 1
         children: tuple[int, ...] = ()
-        if (i1 - i0) * (j1 - j0) <= LEAF_CELLS:
+        if (i1 - i0, j1 - j0) == leaf.LEAF:
+            pivots = np.array([(i0 + i) * (size + 1) + j0 + j for i, j in leaf.PIVOTS])
+        elif (i1 - i0) * (j1 - j0) <= LEAF_CELLS:
             pivots = _grid(size, i0 + 1, j0 + 1, i1, j1)
         elif i1 - i0 >= j1 - j0:
             middle = (i0 + i1) // 2
@@ -169,7 +189,8 @@ def _place_updates(fronts: np.ndarray, regions: list[_Region], begin: int) -> in
     """
     room: dict[tuple[int, int], int] = {}
     for region, front in zip(regions, fronts, strict=True):
-        room[region.slot] = max(room.get(region.slot, 0), int(front["rows"]) ** 2)
+        length = int(front["rows"]) ** 2 + (len(leaf.PAIRS) + 1 if region.straight else 0)
+        room[region.slot] = max(room.get(region.slot, 0), length)
     offsets, length = _offsets(np.array(list(room.values())))
     place = dict(zip(room, offsets, strict=True))
     fronts["update"] = [begin + place[region.slot] for region in regions]
@@ -201,25 +222,71 @@ def _connect(
 
 def _assemble_leaves(
     size: int, regions: list[_Region], fronts: np.ndarray, nodes: list[np.ndarray]
-) -> np.ndarray:
-    """Tables of terms for all leaves; leaves alike share one, so that it stays in the cache."""
+) -> tuple[np.ndarray, np.ndarray]:
+    """Tables of terms and of places for all leaves; leaves alike share one."""
     tables: dict[tuple, tuple[int, ...]] = {}
     terms: list[tuple[int, int, float]] = []
+    places: list[int] = []
     for region, front, numbers in zip(regions, fronts, nodes, strict=True):
+        front["places"] = -1
         if region.children:
             continue
         front["cell"] = region.i0 * size + region.j0
-        parts = _leaf_terms(size, region, front, numbers)
-        key = tuple(tuple(part) for part in parts)
+        front["corner"] = region.i0 * (size + 1) + region.j0
+        where: list[int] = []
+        if region.straight:
+            *parts, where = _update_places(size, region, front, numbers)
+        else:
+            parts = list(_leaf_terms(size, region, front, numbers))
+        key = (*map(tuple, parts), tuple(where))
         if key not in tables:
             ends = np.cumsum([len(terms), *(len(part) for part in parts)])
-            tables[key] = tuple(int(end) for end in ends)
+            tables[key] = (*map(int, ends), len(places) if where else -1)
             terms += [term for part in parts for term in part]
-        for name, place in zip(
-            ("terms", "more_terms", "update_terms", "terms_end"), tables[key], strict=True
-        ):
+            places += where
+        names = ("terms", "more_terms", "update_terms", "terms_end", "places")
+        for name, place in zip(names, tables[key], strict=True):
             front[name] = place
-    return np.array(terms, dtype=TERM)
+    return np.array(terms, dtype=TERM), np.array(places, np.int64)
+
+
+def _update_places(
+    size: int, region: _Region, front: np.void, nodes: np.ndarray
+) -> tuple[list[tuple[int, int, float]], list, list, list[int]]:
+    """Where the straight-line code of a leaf puts its update, and how its excess follows from that.
+
+    Entries of nodes on the edge of the square go behind the update. They are added up to the excess
+    row by terms (place, place of the entry, -1), the first term of each place apart.
+    """
+    rows, boundary = int(front["rows"]), int(front["boundary"])
+    first = int(front["pivots"])
+    numbers = {int(node): row for row, node in enumerate(nodes[first : first + boundary])}
+    row_of = {
+        (i, j): numbers.get((region.i0 + i) * (size + 1) + region.j0 + j, -1)
+        for i, j in leaf.BOUNDARY
+    }
+    places: list[int] = []
+    excess: dict[int, list[int]] = {column: [] for column in range(boundary)}
+    for pair in leaf.PAIRS:
+        low, high = sorted(row_of[node] for node in pair)
+        if low >= 0:
+            places.append(high * rows + low)
+            continue
+        places.append(rows * rows + len(places))
+        if high >= 0:
+            excess[high].append(places[-1])
+    spare = rows * rows + len(leaf.PAIRS)  # what is left of the load at the edge is not used
+    columns = [row_of[node] for node in leaf.BOUNDARY]
+    places += [boundary * rows + column if column >= 0 else spare for column in columns]
+    row = (boundary + 1) * rows
+    first_terms = [
+        (row + column, entries[0], -1.0) if entries else (row + column, places[0], 0.0)
+        for column, entries in excess.items()
+    ]
+    more = [
+        (row + column, entry, -1.0) for column, entries in excess.items() for entry in entries[1:]
+    ]
+    return first_terms, more, [], places
 
 
 def _leaf_terms(

@@ -21,6 +21,7 @@ import numpy as np
 
 from msign.problems.fem.compilation import kernel
 from msign.problems.fem.dissection import TILE, Plan
+from msign.problems.fem.leaf import eliminate_leaf
 from msign.problems.fem.simd import LANES, fill, fma, load, peek, sqrt, store
 
 _BYTES = 8 * LANES
@@ -36,12 +37,21 @@ def factorise(plan: Plan, memory: int, coefficient: int, nodal_load: np.ndarray)
         coefficient: Address of the coefficients of the cells, a lane vector each.
         nodal_load: Load at the nodes, the same for all fields.
     """
+    nodal = nodal_load.ctypes.data
     for number in range(len(plan.fronts)):
         front = plan.fronts[number]
         pivots, rows, boundary = front.pivots, front.rows, front.boundary
         panel = memory + _BYTES * front.panel
         update = memory + _BYTES * front.update
         left, right = front.left, front.right
+
+        if front.places >= 0:
+            cells, corner = coefficient + _BYTES * front.cell, nodal + 8 * front.corner
+            places = plan.places.ctypes.data + 8 * front.places
+            eliminate_leaf(cells, plan.size, corner, panel, update, places)
+            _set_cells(plan, update, update, front.terms, front.more_terms)
+            _add_cells(plan, update, update, front.more_terms, front.update_terms)
+            continue
 
         if left < 0:
             cells = coefficient + _BYTES * front.cell
@@ -58,7 +68,7 @@ def factorise(plan: Plan, memory: int, coefficient: int, nodal_load: np.ndarray)
                 store(panel, load_row + pivots + k, fill(1.0))
 
         _eliminate(panel, pivots, rows, boundary)
-        _multiply_rows(panel, update, pivots, rows, boundary)
+        _multiply_rows(panel, update, pivots, front.inner, rows, boundary)
 
         if left < 0:
             _add_cells(plan, update, cells, front.update_terms, front.terms_end)
@@ -201,14 +211,20 @@ def _eliminate(panel, pivots, rows, boundary):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _multiply_rows(panel, update, pivots, rows, boundary):  # type: ignore[no-untyped-def]
-    """``update = -L21 transpose(L21)`` in and below the diagonal tiles."""
+def _multiply_rows(panel, update, pivots, inner, rows, boundary):  # type: ignore[no-untyped-def]
+    """``update = -L21 transpose(L21)`` below the diagonal, summed over the inner pivots."""
     first = panel + _BYTES * (pivots * pivots)
     for r0 in range(0, rows, TILE):
         row = first + _BYTES * (r0 * pivots)
-        for c0 in range(0, min(r0 + 1, boundary), TILE):
-            s = _products(row, first + _BYTES * (c0 * pivots), pivots, pivots)
+        for c0 in range(0, min(r0, boundary), TILE):
+            s = _products(row, first + _BYTES * (c0 * pivots), pivots, inner)
             _store_negative_tile(update + _BYTES * (r0 * rows + c0), rows, s)
+        if r0 < boundary:
+            s = _products(row, row, pivots, inner)  # the compiler leaves out what is not used
+            tile = update + _BYTES * (r0 * rows + r0)
+            store(tile, rows, fill(0.0) - s[3])
+            store(tile, 2 * rows, fill(0.0) - s[6])
+            store(tile, 2 * rows + 1, fill(0.0) - s[7])
 
 
 @kernel
@@ -218,9 +234,8 @@ def _products(row, column, stride, count):  # type: ignore[no-untyped-def]
     column1, column2 = column + _BYTES * stride, column + 2 * _BYTES * stride
     zero = fill(0.0)
     s = (zero, zero, zero, zero, zero, zero, zero, zero, zero)
-    for k0 in range(0, count, TILE):
-        for k in range(k0, k0 + TILE):
-            s = _add_products(s, row, row1, row2, column, column1, column2, k)
+    for k in range(count):
+        s = _add_products(s, row, row1, row2, column, column1, column2, k)
     return s
 
 

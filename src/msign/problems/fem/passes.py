@@ -16,6 +16,8 @@ from msign.problems.fem.kernels import factorise
 from msign.problems.fem.simd import LANES, aligned, exp, fill, fma, load, store
 from msign.problems.fem.substitution import substitute_backward, substitute_forward
 
+_STRIP = 64  # cells whose lane vectors stay in the first cache while they are filled
+
 
 class Workspace(NamedTuple):
     """Memory for a block of chunks; all arrays end with an axis of ``LANES`` fields."""
@@ -59,13 +61,15 @@ def forward_pass(
     fields, cells = x.shape
     observed = work.observed.ctypes.data
     for chunk in range(-(-fields // LANES)):
-        for lane in range(LANES):
-            field = min(chunk * LANES + lane, fields - 1)
-            for cell in range(cells):
-                work.coefficient[chunk, cell, lane] = x[field, cell]
         coefficient = work.coefficient[chunk].ctypes.data
-        for cell in range(cells):
-            store(coefficient, cell, exp(load(coefficient, cell)))
+        for begin in range(0, cells, _STRIP):
+            end = min(begin + _STRIP, cells)
+            for lane in range(LANES):
+                field = min(chunk * LANES + lane, fields - 1)
+                for cell in range(begin, end):
+                    work.coefficient[chunk, cell, lane] = x[field, cell]
+            for cell in range(begin, end):
+                store(coefficient, cell, exp(load(coefficient, cell)))
 
         factor, u = work.factor[chunk].ctypes.data, work.u[chunk].ctypes.data
         factorise(plan, factor, coefficient, nodal_load)
@@ -115,9 +119,9 @@ def adjoint_pass(
                 cell, node = i * size + j, i * (size + 1) + j
                 energy = _energy(u, p, node, node + size + 1, node + size + 2, node + 1)
                 store(coefficient, cell, fill(-1 / 6) * load(coefficient, cell) * energy)
-        for lane in range(min(LANES, fields - chunk * LANES)):
-            for cell in range(size * size):
-                gradient[chunk * LANES + lane, cell] = work.coefficient[chunk, cell, lane]
+            for lane in range(min(LANES, fields - chunk * LANES)):
+                for cell in range(i * size, (i + 1) * size):
+                    gradient[chunk * LANES + lane, cell] = work.coefficient[chunk, cell, lane]
 
 
 @kernel

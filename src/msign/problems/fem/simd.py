@@ -28,12 +28,12 @@ from msign.problems.fem.compilation import kernel
 LANES: int = 8 if binding.get_host_cpu_features().get("avx512f") else 4
 """Fields in a vector: as many doubles as one register of this machine holds."""
 
-_VECTOR = ir.VectorType(ir.DoubleType(), LANES)
+VECTOR = ir.VectorType(ir.DoubleType(), LANES)
 _INTEGER = ir.IntType(64)
 _ALIGNMENT = 64
 
 
-def _intrinsic(function: Callable) -> Any:
+def vector_intrinsic(function: Callable) -> Any:
     """Numba's decorator, without its narrow type."""
     return intrinsic(function)
 
@@ -51,7 +51,7 @@ _lanes = LanesType()
 @register_model(LanesType)
 class _LanesModel(models.PrimitiveModel):
     def __init__(self, manager, numba_type) -> None:  # type: ignore[no-untyped-def]
-        super().__init__(manager, numba_type, _VECTOR)
+        super().__init__(manager, numba_type, VECTOR)
 
 
 def _register(function: Callable, instruction: str) -> None:
@@ -75,22 +75,37 @@ for _function, _instruction in {
     _register(_function, _instruction)
 
 
-def _pointer(builder, address, index):  # type: ignore[no-untyped-def]
-    base = builder.inttoptr(address, _VECTOR.as_pointer())
-    return builder.gep(base, [index], source_etype=_VECTOR)
+def emit_pointer(builder, address, index):  # type: ignore[no-untyped-def]
+    """Pointer to lane vector number ``index`` of the memory at ``address``, as LLVM code."""
+    base = builder.inttoptr(address, VECTOR.as_pointer())
+    return builder.gep(base, [index], source_etype=VECTOR)
 
 
-@_intrinsic
+def emit_call(builder, name, *args):  # type: ignore[no-untyped-def]
+    """The LLVM intrinsic ``name`` of lane vectors."""
+    kind = ir.FunctionType(VECTOR, [VECTOR] * len(args))
+    function = builder.module.declare_intrinsic(f"llvm.{name}.v{LANES}f64", (), kind)
+    return builder.call(function, args)
+
+
+def emit_fill(builder, number):  # type: ignore[no-untyped-def]
+    """The lane vector with the same ``number`` in every field, as LLVM code."""
+    one = builder.insert_element(ir.Constant(VECTOR, ir.Undefined), number, _INTEGER(0))
+    mask = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
+    return builder.shuffle_vector(one, ir.Constant(VECTOR, ir.Undefined), mask)
+
+
+@vector_intrinsic
 def load(typingctx, address, index):  # type: ignore[no-untyped-def]
     """Lane vector number ``index`` of the memory at ``address``."""
 
     def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
-        return builder.load(_pointer(builder, *args), align=8, typ=_VECTOR)
+        return builder.load(emit_pointer(builder, *args), align=8, typ=VECTOR)
 
     return _lanes(types.intp, types.intp), codegen
 
 
-@_intrinsic
+@vector_intrinsic
 def peek(typingctx, address, index):  # type: ignore[no-untyped-def]
     """Integer number ``index`` of the 64-bit integers at ``address``."""
 
@@ -101,56 +116,48 @@ def peek(typingctx, address, index):  # type: ignore[no-untyped-def]
     return types.intp(types.intp, types.intp), codegen
 
 
-@_intrinsic
+@vector_intrinsic
 def store(typingctx, address, index, value):  # type: ignore[no-untyped-def]
     """Write ``value`` as lane vector number ``index`` of the memory at ``address``."""
 
     def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
-        builder.store(args[2], _pointer(builder, *args[:2]), align=8)
+        builder.store(args[2], emit_pointer(builder, *args[:2]), align=8)
         return context.get_dummy_value()
 
     return types.void(types.intp, types.intp, _lanes), codegen
 
 
-@_intrinsic
+@vector_intrinsic
 def fill(typingctx, number):  # type: ignore[no-untyped-def]
     """The lane vector with the same ``number`` in every field."""
 
     def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
-        one = builder.insert_element(ir.Constant(_VECTOR, ir.Undefined), args[0], _INTEGER(0))
-        mask = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
-        return builder.shuffle_vector(one, ir.Constant(_VECTOR, ir.Undefined), mask)
+        return emit_fill(builder, args[0])
 
     return _lanes(types.float64), codegen
 
 
-@_intrinsic
+@vector_intrinsic
 def fma(typingctx, a, b, c):  # type: ignore[no-untyped-def]
     """``a * b + c``, fused where the machine can."""
 
     def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
-        name = f"llvm.fmuladd.v{LANES}f64"
-        function = builder.module.declare_intrinsic(
-            name, (), ir.FunctionType(_VECTOR, [_VECTOR] * 3)
-        )
-        return builder.call(function, args)
+        return emit_call(builder, "fmuladd", *args)
 
     return _lanes(_lanes, _lanes, _lanes), codegen
 
 
-@_intrinsic
+@vector_intrinsic
 def sqrt(typingctx, a):  # type: ignore[no-untyped-def]
     """Square root in every field."""
 
     def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
-        name = f"llvm.sqrt.v{LANES}f64"
-        function = builder.module.declare_intrinsic(name, (), ir.FunctionType(_VECTOR, [_VECTOR]))
-        return builder.call(function, args)
+        return emit_call(builder, "sqrt", *args)
 
     return _lanes(_lanes), codegen
 
 
-@_intrinsic
+@vector_intrinsic
 def _power_of_two(typingctx, shifted):  # type: ignore[no-untyped-def]
     """``2**n`` from ``_SHIFT + n``, whose last bits are the integer ``n``."""
 
@@ -159,7 +166,7 @@ def _power_of_two(typingctx, shifted):  # type: ignore[no-untyped-def]
         bits = builder.bitcast(args[0], integers)
         bits = builder.add(bits, ir.Constant(integers, [1023] * LANES))
         bits = builder.shl(bits, ir.Constant(integers, [52] * LANES))
-        return builder.bitcast(bits, _VECTOR)
+        return builder.bitcast(bits, VECTOR)
 
     return _lanes(_lanes), codegen
 

@@ -5,6 +5,7 @@ Each reads the factor once; their time is the time that takes.
 
 from msign.problems.fem.compilation import kernel
 from msign.problems.fem.dissection import TILE, Plan
+from msign.problems.fem.leaf import substitute_leaf_backward, substitute_leaf_forward
 from msign.problems.fem.simd import LANES, fill, fma, load, peek, store
 
 _BYTES = 8 * LANES
@@ -17,6 +18,10 @@ def substitute_forward(plan: Plan, memory: int, nodal: int) -> None:
         front = plan.fronts[number]
         pivots, first = front.pivots, front.nodes
         panel = memory + _BYTES * front.panel
+        if front.places >= 0:
+            substitute_leaf_forward(panel, nodal + _BYTES * front.corner, plan.size)
+            store(nodal, 0, fill(0.0))  # padded pivots read it
+            continue
         y = panel + _BYTES * ((pivots + front.boundary) * pivots)
         for c in range(pivots):
             row = panel + _BYTES * (c * pivots)
@@ -40,6 +45,12 @@ def substitute_forward(plan: Plan, memory: int, nodal: int) -> None:
             node = plan.nodes[first + r + 2]
             store(nodal, node, load(nodal, node) - s2)
 
+    for k in range(plan.size + 1):  # leaves have added to the edge of the square, too
+        store(nodal, k, fill(0.0))
+        store(nodal, (plan.size + 1) * plan.size + k, fill(0.0))
+        store(nodal, (plan.size + 1) * k, fill(0.0))
+        store(nodal, (plan.size + 1) * k + plan.size, fill(0.0))
+
 
 @kernel
 def substitute_backward(plan: Plan, memory: int, nodal: int) -> None:
@@ -48,6 +59,9 @@ def substitute_backward(plan: Plan, memory: int, nodal: int) -> None:
         front = plan.fronts[number]
         pivots, boundary = front.pivots, front.boundary
         panel = memory + _BYTES * front.panel
+        if front.places >= 0:
+            substitute_leaf_backward(panel, nodal + _BYTES * front.corner, plan.size)
+            continue
         nodes = plan.nodes.ctypes.data + 8 * front.nodes
         extra = pivots + boundary
         y = panel + _BYTES * (extra * pivots)
