@@ -71,10 +71,15 @@ PRIORS: dict[str, Callable[[], Prior]] = {
     "Laplace extent": lambda: laplace((4, 4), extent=(2.0, 0.5)),
     "Laplace mean": lambda: laplace((4, 4), mean=FIELD),
     "Laplace channels": lambda: laplace((4, 2), "periodic", channels=3, mean=0.5),
+    "Laplace of 15": lambda: laplace((15,), "periodic"),
+    "Laplace of 6 x 10": lambda: laplace((6, 10), "dirichlet", mean=0.5),
+    "Laplace of 6 x 4 x 3": lambda: laplace((6, 4, 3), "neumann"),
+    "Spectral of 4 x 9": lambda: SpectralPrior((4, 9), positive(4, 9), "periodic", channels=2),
     "Spectral 1-D": lambda: SpectralPrior((6,), positive(6)),
     "Spectral 3-D": lambda: SpectralPrior((2, 2, 4), positive(2, 2, 4), "periodic", channels=2),
     "Dense 2-D": lambda: DensePrior(random_covariance(16), (4, 4), mean=FIELD),
     "Dense 3-D": lambda: DensePrior(random_covariance(24), (2, 2, 2), channels=3, mean=1.5),
+    "Dense of 4 x 9": lambda: DensePrior(random_covariance(36), (4, 9), mean=1.5),
     "Dense downsampling": lambda: DensePrior(
         random_covariance(9),
         (3, 3),
@@ -84,6 +89,8 @@ PRIORS: dict[str, Callable[[], Prior]] = {
     "Scalar 2-D": lambda: ScalarPrior((4, 4), (0.7, 0.4), 1.3, mean=FIELD),
     "Scalar bands 2-D": lambda: ScalarPrior((4, 4), (0.5, positive(3, 2)), 1.3, channels=2),
     "Scalar bands 3-D": lambda: ScalarPrior((2, 2, 2), (positive(7, 1),), 0.8),
+    "Scalar of 15": lambda: ScalarPrior((15,), (0.7, positive(2, 2)), 1.3, channels=2),
+    "Scalar bands of 4 x 9": lambda: ScalarPrior((4, 9), (positive(5, 1), positive(5, 1)), 1.3),
 }
 
 
@@ -99,7 +106,12 @@ def fixed(make: Callable[[], AbstractBijection]) -> Case:
     return Case(make, identity=False, trainable=False)
 
 
-LATTICES = {"1-D": Lattice((8,), 2), "2-D": Lattice((4, 6)), "3-D": Lattice((2, 4, 2))}
+LATTICES = {
+    "1-D": Lattice((8,), 2),
+    "2-D": Lattice((4, 6)),
+    "3-D": Lattice((2, 4, 2)),
+    "of 3 x 10": Lattice((3, 10)),
+}
 ORTHOGONAL = np.linalg.qr(np.random.default_rng(seeded(4)).normal(size=(6, 6)))[0]
 
 
@@ -125,6 +137,7 @@ BANDS = {
     "2-D odd": lambda: laplace((3, 4), "periodic"),
     "2-D channels": PRIORS["Scalar bands 2-D"],
     "3-D": lambda: laplace((4, 2, 2)),
+    "2-D of 4 x 9": PRIORS["Scalar bands of 4 x 9"],
 }
 RAW = {n: BANDS[n] for n in ("1-D odd", "2-D channels")}
 
@@ -179,7 +192,10 @@ BIJECTIONS: dict[str, Case] = {
     **{f"glow_flow raw {n}": Case(lambda p=p: flow(p(), "raw")) for n, p in RAW.items()},
     **{
         f"PriorConditioning {n}": fixed(lambda n=n: PRIORS[n]().conditioning())
-        for n in ("Laplace 2-D", "Dense downsampling", "Scalar bands 2-D")
+        for n in (
+            *("Laplace 2-D", "Dense downsampling", "Scalar bands 2-D"),
+            *("Laplace of 15", "Laplace of 6 x 4 x 3", "Dense of 4 x 9", "Scalar bands of 4 x 9"),
+        )
     },
     "TriangularMap": Case(lambda: TriangularMap(4)),
     "SplineCoupling": Case(lambda: spline_coupling([True, False, False], 1), masked=True),

@@ -108,6 +108,19 @@ def test_another_architecture_is_refused(path, change, named):
         MsIGN.load(path, like=change())
 
 
+def test_files_of_lattices_that_were_only_halved():
+    """Those whose modes have the same order now do not say it, as ever; others are refused."""
+    for shape in ((8, 16), (28, 28), (24, 40), (6, 10), (4, 4, 12)):
+        assert "pooling" not in laplace(shape).describe()
+    prior = laplace((30, 48), "periodic")
+    description = prior.describe()
+    assert description["pooling"] == [[2, 2], [3, 2], [5, 2]]
+    assert identical(archive.rebuild_prior(description, prior.arrays()), prior)
+    del description["pooling"]
+    with refused("(30, 48)", "another order", "halved"):
+        archive.rebuild_prior(description, prior.arrays())
+
+
 def test_arrays_that_do_not_fit_are_refused(path):
     name = "flows/1/inner/bijection/actnorm/shift"
     rewrite(path, lambda n, b: as_npy(np.zeros(3)) if n == f"{name}.npy" else b)

@@ -6,9 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from conformance import BIJECTIONS
+from conformance import BIJECTIONS, KEY, laplace
 from helpers import identical, in_float32, join, moved, seeded, split_trainable
-from msign import archive
+from msign import GlowConfig, Lattice, archive
+from msign.bijections import glow_flow, squeeze_window
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -79,3 +80,23 @@ def test_contract(name, tmp_path):
     assert y.dtype == back.dtype == jnp.float32
     lost = 100 * np.finfo(np.float32).eps * np.linalg.cond(np.asarray(jacobian))
     np.testing.assert_allclose(back, x, rtol=0, atol=lost)
+
+
+@pytest.mark.parametrize(
+    ("shape", "window"),
+    [((8, 4), (2, 2)), ((9, 4), (1, 2)), ((15, 9), (15, 9)), ((45, 25), (3, 5)), ((37,), (37,))],
+    ids=str,
+)
+def test_windows_of_a_flow(shape, window):
+    """Pairs of cells; a lattice of odd sides as one cell, or by the windows of pooling if large."""
+    assert squeeze_window(Lattice(shape)) == window
+
+
+def test_large_lattices_of_odd_sides_have_flows():
+    prior = laplace((45, 25))
+    flow = moved(glow_flow(KEY, prior, GlowConfig(2, 4)))
+    assert flow.inner.shape == (15, 5, 15)
+    x = point(prior.lattice.field_shape)
+    y, again = there_and_back(flow, x)
+    np.testing.assert_allclose(again, x, rtol=0, atol=1e-10)
+    assert np.abs(y - x).max() > 1e-3

@@ -1,26 +1,62 @@
 """Lattices, pooling A, upsampling B, blocks and the Haar basis."""
 
+import itertools
+import math
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from helpers import seeded
 from msign import Lattice
-from msign.lattice import from_blocks, haar, join_bands, split_bands, to_blocks
+from msign.lattice import bands, from_blocks, haar, join_bands, next_side, split_bands, to_blocks
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
-LATTICES = [Lattice((8,)), Lattice((4, 6)), Lattice((2, 4, 6)), Lattice((4, 4), 3)]
+LATTICES = [
+    *(Lattice((8,)), Lattice((4, 6)), Lattice((2, 4, 6)), Lattice((4, 4), 3)),
+    *(Lattice((15,)), Lattice((4, 9), 2), Lattice((5, 6)), Lattice((6, 2, 3))),
+]
 
 
 def field(lattice, *batch):
     return jnp.asarray(np.random.default_rng(seeded(0)).normal(size=(*batch, *lattice.field_shape)))
 
 
-@pytest.mark.parametrize("shape, sides", [((28, 28), [7, 14, 28]), ((12,), [3, 6, 12])])
-def test_hierarchy_down_to_odd_sides(shape, sides):
+@pytest.mark.parametrize(
+    ("shape", "default", "shapes"),
+    [
+        ((28, 28), 3, [(7, 7), (14, 14), (28, 28)]),
+        ((12,), 3, [(1,), (3,), (6,), (12,)]),
+        ((8, 32), 3, [(1, 4), (2, 8), (4, 16), (8, 32)]),
+        ((30, 48), 3, [(1, 6), (5, 12), (15, 24), (30, 48)]),
+        ((225,), 4, [(1,), (5,), (25,), (75,), (225,)]),
+        ((4, 9, 50), 2, [(1, 1, 5), (2, 3, 25), (4, 9, 50)]),
+        ((7, 64), 1, [(7, 64)]),
+        ((1, 8), 1, [(1, 8)]),
+    ],
+    ids=str,
+)
+def test_sides_are_divided_by_the_smallest_of_2_3_and_5(shape, default, shapes):
     lattice = Lattice(shape)
-    assert lattice.max_scales == 3
-    assert [l.shape[0] for l in lattice.hierarchy(3)] == sides
+    lattices = lattice.hierarchy(lattice.max_scales)
+    assert [l.shape for l in lattices] == shapes
+    for coarse, fine in itertools.pairwise(lattices):
+        assert np.multiply(coarse.shape, fine.factors).tolist() == list(fine.shape)
+    assert lattice.pooling == tuple(fine.factors for fine in lattices[:0:-1])
+    assert lattice.default_scales == default
+    # At least two cells per side, and no scale more would leave as many.
+    coarsest = lattice.hierarchy(lattice.default_scales)[0]
+    assert lattice.default_scales == 1 or min(coarsest.shape) > 1
+    assert coarsest.max_scales == 1 or min(coarsest.coarsen().shape) == 1
+
+
+def test_the_next_side_that_can_be_divided_so_often():
+    assert [next_side(n, 2) for n in (7, 8, 9, 11, 31, 33)] == [8, 8, 12, 12, 32, 36]
+    for side, steps in ((97, 3), (7, 4), (250, 5)):
+        found = next_side(side, steps)
+        deep = [n for n in range(side, found + 1) if Lattice((n,)).max_scales > steps]
+        leaving = [n for n in deep if Lattice((n,)).hierarchy(steps + 1)[0].shape[0] > 1]
+        assert leaving == [found]
 
 
 def test_sizes():
@@ -37,25 +73,29 @@ def test_pooling_averages_windows_and_undoes_upsampling(lattice):
     x = field(lattice, 5)
     coarse = lattice.pool(x)
     assert coarse.shape == (5, *lattice.coarsen().field_shape)
-    corner = x[(slice(None),) + (slice(0, 2),) * lattice.ndim]
+    corner = x[(slice(None), *map(slice, lattice.factors))]
     first = corner.mean(tuple(range(1, lattice.ndim + 1)))
     np.testing.assert_allclose(coarse[(slice(None),) + (0,) * lattice.ndim], first)
     fine = lattice.upsample(coarse)
     np.testing.assert_allclose(lattice.pool(fine), coarse)
-    np.testing.assert_array_equal(fine[:, ::2], fine[:, 1::2])
+    p = lattice.factors[0]
+    for i in range(1, p):
+        np.testing.assert_array_equal(fine[:, ::p], fine[:, i::p])
 
 
 @pytest.mark.parametrize("lattice", LATTICES, ids=repr)
-def test_blocks_haar_and_bands_are_inverted(lattice):
+def test_blocks_and_bands_are_inverted(lattice):
     x = field(lattice, 2).reshape(2, *lattice.shape, -1)
-    window = (2,) * lattice.ndim
+    window = lattice.factors
     blocks = to_blocks(x, window)
     np.testing.assert_array_equal(from_blocks(blocks, window), x)
-    bands = haar(blocks)
-    np.testing.assert_allclose(haar(bands), blocks, atol=1e-14)
-    np.testing.assert_allclose((bands**2).sum(), (x**2).sum())  # orthonormal
-    low = bands[..., 0, :] * 2 ** (-lattice.ndim / 2)
+    found = bands(blocks, window)
+    np.testing.assert_allclose(bands(found, window, inverse=True), blocks, atol=1e-14)
+    np.testing.assert_allclose((found**2).sum(), (x**2).sum())  # orthonormal
+    low = found[..., 0, :] * math.prod(window) ** -0.5
     pooled = lattice.pool(x.reshape(2, *lattice.field_shape)).reshape(low.shape)
     np.testing.assert_allclose(low, pooled)
-    flat = split_bands(bands, 0.7, lattice.ndim)
-    np.testing.assert_allclose(join_bands(flat, lattice, 0.7), bands, atol=1e-14)
+    flat = split_bands(found, 0.7, lattice.ndim)
+    np.testing.assert_allclose(join_bands(flat, lattice, 0.7), found, atol=1e-14)
+    if set(window) == {2}:
+        np.testing.assert_array_equal(found, haar(blocks))

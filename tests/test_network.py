@@ -51,10 +51,10 @@ def transformed(bijection, x):
 
 def test_at_the_start_it_is_the_prior_at_every_scale():
     """With a mean, channels, and a coarsest scale of odd sides."""
-    prior = laplace((12, 6), channels=2, mean=0.3)
-    it = MsIGN(prior, 2, GlowConfig(1, 4))
-    assert [l.field_shape for l in it.lattices] == [(6, 3, 2), (12, 6, 2)]
-    for scale, at_scale in enumerate(prior.hierarchy(2), start=1):
+    prior = laplace((12, 18), channels=2, mean=0.3)
+    it = MsIGN(prior, 3, GlowConfig(1, 4))
+    assert [l.field_shape for l in it.lattices] == [(3, 3, 2), (6, 9, 2), (12, 18, 2)]
+    for scale, at_scale in enumerate(prior.hierarchy(3), start=1):
         x, log_p = it.sample_and_log_prob(jr.key(seeded(0)), N, scale)
         np.testing.assert_allclose(log_p, at_scale.log_prob(x), rtol=0, atol=1e-10)
         np.testing.assert_allclose(it.log_prob(x, scale), log_p, rtol=0, atol=1e-10)

@@ -155,6 +155,21 @@ def rebuild(cls: Any, path: Any, description: dict[str, Any], given: dict[str, n
 
 def rebuild_prior(description: dict[str, Any], arrays: dict[str, np.ndarray]) -> Prior:
     """The prior that `describe` and `arrays` describe."""
+    prior = _constructed_prior(description, arrays)
+    check_order(prior, description)
+    return prior
+
+
+def check_order(prior: Prior, description: dict[str, Any]) -> None:
+    """Refuse a file of flows that move the prior's whitened coordinates in another order."""
+    if prior.describe().get("pooling") != description.get("pooling"):
+        raise ValueError(
+            f"prior on shape {prior.lattice.shape} has its modes in another order than this file, "
+            f"which was written when sides were only halved: run it again"
+        )
+
+
+def _constructed_prior(description: dict[str, Any], arrays: dict[str, np.ndarray]) -> Prior:
     kind, shape = description["kind"], tuple(description["shape"])
     channels, mean = description["channels"], arrays["mean"]
     if kind == "LaplacePrior":

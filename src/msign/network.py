@@ -54,7 +54,7 @@ class MsIGN(eqx.Module):
 
     Args:
         prior: Of the finest field.
-        scales: Number of scales L; the sides of the lattice are halved L - 1 times.
+        scales: Number of scales L; the sides of the lattice are divided, by 2, 3 or 5, L - 1 times.
         flow: Hyper-parameters of the Glow flows, or one flow per scale (coarse to fine): any
             flowjax bijections of the fields' shapes.
         key: Of the flows' initial weights.

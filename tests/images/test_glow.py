@@ -75,6 +75,8 @@ def test_files(tmp_path):
 def test_bad_arguments():
     with refused("scales", "at most", 4):
         glow(scales=3)
+    with refused("scales", "at most 2", "(12, 12)", "halves", 3):
+        Glow(Lattice((12, 12), 2), 3, CONFIG)
     with refused("x", "4, 4, 2", "(2, 2, 2)"):
         glow().log_prob(jnp.zeros((2, 2, 2)))
     with refused("scale", 2):

@@ -60,6 +60,17 @@ def test_three_dimensions_and_channels():
     assert_exact(posterior)
 
 
+@pytest.mark.parametrize("shape, scales", [((6, 10), 2), ((15,), 2)], ids=str)
+def test_sides_of_factors_3_and_5(shape, scales):
+    """By default as many scales as leave two cells per side; all of them exact."""
+    boundary = "dirichlet" if len(shape) == 1 else "periodic"
+    prior = LaplacePrior(shape, alpha=0.5, beta=2.0, boundary=boundary, kappa=1.0)
+    problem = linear_problem(prior, 3, noise=0.05)
+    assert problem.scales == scales
+    posterior = fit(problem, 3000, seed=seeded(0), config=FitConfig(flow=SMALL_INFORMED))
+    assert_exact(posterior)
+
+
 def test_the_elliptic_problem():
     """In one stage, from the prior. What the certificate says agrees with the pool of training."""
     flow = Informed(InformedConfig(max_rank=6, blocks=2, hidden=8), samples=60)

@@ -46,23 +46,29 @@ def test_a_lattice_above_the_dense_side(boundary):
 
 
 @pytest.mark.parametrize("boundary", BOUNDARIES)
-@pytest.mark.parametrize("n", [2, 4, 6, 16])
-def test_pooling_couples_modes_in_pairs(n, boundary):
+@pytest.mark.parametrize("n", [2, 4, 6, 16, 3, 9, 15, 21, 5, 25, 35])
+def test_pooling_couples_modes_in_blocks(n, boundary):
+    """Of p modes for each coarse mode, that of its own frequency first."""
+    (p,) = Lattice((n,)).factors
     pooling = pooling_matrix(Lattice((n,)))
-    coarse, fine = transforms.basis(n // 2, boundary), transforms.basis(n, boundary)
-    index, weight = transforms.pooling_pairs(n, boundary)
+    coarse, fine = transforms.basis(n // p, boundary), transforms.basis(n, boundary)
+    index, weight = transforms.pooling_blocks(n, p, boundary)
+    assert index.shape == weight.shape == (n // p, p)
     assert sorted(index.reshape(-1)) == list(range(n))
-    expected = np.zeros((n // 2, n))
+    expected = np.zeros((n // p, n))
     np.put_along_axis(expected, index, weight, 1)
     np.testing.assert_allclose(coarse @ pooling @ fine.T, expected, atol=1e-12)
+    assert weight[:, 0].min() > 0
+    angles = [transforms.angles(m, boundary) for m in (n // p, n)]
+    np.testing.assert_allclose(angles[1][index[:, 0]], angles[0] / p)
 
 
 @pytest.mark.parametrize("boundary", BOUNDARIES)
 def test_coarse_first_order_is_a_permutation_led_by_smooth_modes(boundary):
-    shape = (4, 8)
+    shape = (4, 12)
     order, position = transforms.coarse_first(shape, boundary)
-    np.testing.assert_array_equal(order[position], np.arange(32))
+    np.testing.assert_array_equal(order[position], np.arange(48))
     lines = [transforms.eigenvalues(n, boundary) for n in shape]
     roughness = np.add.outer(*lines).reshape(-1)[order]
     assert roughness[0] == roughness.min()
-    assert roughness[:8].mean() < roughness[8:].mean()
+    assert roughness[:12].mean() < roughness[12:].mean()

@@ -13,11 +13,16 @@ from jaxtyping import Array, ArrayLike, PRNGKeyArray
 from msign import checks
 from msign.bijections.channels import ActNorm, ChannelMix
 from msign.bijections.coupling import ACTIVATIONS, AffineCoupling
-from msign.bijections.squeeze import Squeezed, squeeze_window, squeezed_shape
+from msign.bijections.squeeze import (
+    MAX_DENSE_CHANNELS,
+    Squeezed,
+    squeeze_window,
+    squeezed_shape,
+)
+from msign.lattice import to_blocks
 from msign.priors import Prior
 
 COORDINATES = ("bands", "raw")
-MAX_DENSE_CHANNELS = 1024
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,8 +151,8 @@ def glow_flow(key: PRNGKeyArray, prior: Prior, config: GlowConfig) -> AbstractBi
         raise ValueError(f"blocks must be 0 on a lattice of a single value, got {config.blocks}")
     if window == lattice.shape and shape[-1] > MAX_DENSE_CHANNELS:
         raise ValueError(
-            f"shape {lattice.shape} has no even side to squeeze, and {shape[-1]} values are too "
-            f"many for one cell (at most {MAX_DENSE_CHANNELS}): use blocks=0 at this scale"
+            f"shape {lattice.shape} has no sides to squeeze by 2, 3 or 5, and {shape[-1]} values "
+            f"are too many for one cell (at most {MAX_DENSE_CHANNELS}): use blocks=0 at this scale"
         )
     stack = glow_stack(
         key,
@@ -160,9 +165,12 @@ def glow_flow(key: PRNGKeyArray, prior: Prior, config: GlowConfig) -> AbstractBi
     )
     if config.coordinates == "raw":
         return Squeezed(stack, lattice, window, "pixel")
-    basis = "haar" if max(window) <= 2 else "pixel"
-    std = prior.marginal_std(window).reshape(shape)
-    return Squeezed(stack, lattice, window, basis, prior.mean, std)
+    if max(window) <= 2:
+        std = prior.marginal_std(window).reshape(shape)
+        return Squeezed(stack, lattice, window, "haar", prior.mean, std)
+    cells = prior.marginal_std((1,) * lattice.ndim).reshape(*lattice.shape, -1)
+    std = to_blocks(cells, window).reshape(shape)
+    return Squeezed(stack, lattice, window, "pixel", prior.mean, std)
 
 
 def start_from_data(stack: Scan, fields: ArrayLike) -> Scan:

@@ -13,11 +13,20 @@ from jaxtyping import Array, ArrayLike
 from msign import checks
 from msign.lattice import Lattice, from_blocks, haar, to_blocks
 
+MAX_DENSE_CHANNELS = 1024
+
 
 def squeeze_window(lattice: Lattice) -> tuple[int, ...]:
-    """Two cells along each axis of even side; the whole lattice where no side is even."""
+    """Two cells along each axis of even side; the whole lattice where no side is even.
+
+    A large one (more than 1024 values) of odd sides has the windows of pooling, of three or five
+    cells, where it can be pooled.
+    """
     window = tuple(2 if n % 2 == 0 else 1 for n in lattice.shape)
-    return lattice.shape if max(window) == 1 else window
+    if max(window) > 1:
+        return window
+    large = lattice.dim > MAX_DENSE_CHANNELS
+    return lattice.factors if large and lattice.max_scales > 1 else lattice.shape
 
 
 def squeezed_shape(lattice: Lattice, window: tuple[int, ...]) -> tuple[int, ...]:

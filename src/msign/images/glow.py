@@ -73,7 +73,12 @@ class Glow(eqx.Module):
         std: float = 1.0,
         key: PRNGKeyArray | None = None,
     ):
-        lattice.hierarchy(checks.integer("scales", scales, 1) + 1)
+        halvings = min((n & -n).bit_length() - 1 for n in lattice.shape)
+        if checks.integer("scales", scales, 1) > halvings:
+            raise ValueError(
+                f"scales must be at most {halvings} for images of shape {lattice.shape}, whose "
+                f"sides Glow halves at every level, got {scales}"
+            )
         key = jr.key(0) if key is None else key
         self.lattice, self.config = lattice, flow
         self.mean = paramax.non_trainable(jnp.asarray(float(mean)))

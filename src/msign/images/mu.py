@@ -14,7 +14,7 @@ from msign import checks
 from msign.images.pixels import Pixels
 from msign.images.sets import ImageSet
 from msign.images.stream import read_ahead
-from msign.lattice import Lattice, haar, to_blocks
+from msign.lattice import Lattice, bands, to_blocks
 from msign.priors import ScalarPrior
 
 IMAGES = 10_000
@@ -84,8 +84,9 @@ def estimate_moments(
     mean = first / values
     mu = []
     for fine, total in zip(lattice.hierarchy(scales)[1:], details, strict=True):
-        bands = total / (count * (fine.dim // images.shape[2]) / 4)
-        mu.append(np.sqrt((bands if per_band else bands.mean()) * 4))
+        cells = math.prod(fine.factors)
+        squares = total / (count * (fine.dim // images.shape[2]) / cells)
+        mu.append(np.sqrt((squares if per_band else squares.mean()) * cells))
     std = math.sqrt(max(float(square / values - mean**2), 0.0))
     if std == 0 or any(np.min(m) == 0 for m in mu):
         raise ValueError("images must differ from each other: a moment of the data set is zero")
@@ -107,7 +108,7 @@ def _sums(
     v, _ = jax.vmap(pixels.field)(pixels.reduce(jnp.asarray(images)), noise)
     details = []
     for fine in reversed(lattice.hierarchy(scales)[1:]):
-        blocks = haar(to_blocks(v, (2, 2)))
+        blocks = bands(to_blocks(v, fine.factors), fine.factors)
         details.append(jnp.sum(blocks[..., 1:, :] ** 2, (0, 1, 2)))
         v = fine.pool(v)
     return [jnp.sum(v), jnp.sum(v**2), *reversed(details)]

@@ -65,6 +65,7 @@ class FitFiles(RunDirectory):
         self, scale: int, network: MsIGN, kind: FlowKind
     ) -> tuple[MsIGN, dict[str, Any]]:
         """The network that a finished stage left, and the run's progress after it."""
+        self._check_order(network)
         path = self.path / f"stage_{scale}.npz"
         description, _ = archive.read_description(path)
         like = network_like(network, kind, description["flows"])
@@ -90,10 +91,16 @@ class FitFiles(RunDirectory):
 
     def load_checkpoint(self, state: Any, network: MsIGN) -> tuple[Any, MsIGN]:
         """State and network of a checkpoint, of the same structure as those given."""
+        self._check_order(network)
         scalars = iter(archive.read_description(self.checkpoint)[0]["scalars"])
         state, flows = archive.load(self.checkpoint, (state, network.flows), finite=False)
         state = jax.tree.map(lambda leaf: leaf if _is_array(leaf) else next(scalars), state)
         return state, eqx.tree_at(lambda n: n.flows, network, flows)
+
+    def _check_order(self, network: MsIGN) -> None:
+        """Refuse flows whose whitened coordinates are not in the order of the network's."""
+        description, _ = archive.read_description(self.path / "prior.npz")
+        archive.check_order(network.prior_at(), description["prior"])
 
 
 def describe_flows(network: MsIGN, kind: FlowKind) -> list[Any]:

@@ -93,9 +93,11 @@ class Prior(eqx.Module):
     def hierarchy(self, scales: int) -> tuple["Prior", ...]:
         """Priors of scales 1 (coarsest) to `scales` (this one)."""
         if checks.integer("scales", scales, 1) > self.max_scales:
+            bound = self.max_scales == self.lattice.max_scales
+            remedy = self.lattice.remedy(scales) if bound else ""
             raise ValueError(
                 f"scales must be at most {self.max_scales} for this prior on shape "
-                f"{self.lattice.shape}, got {scales}"
+                f"{self.lattice.shape}, got {scales}{remedy}"
             )
         priors: list[Prior] = [self]
         for _ in range(scales - 1):

@@ -167,11 +167,11 @@ def conditional_gaussian(sigma: np.ndarray, a: np.ndarray) -> tuple[np.ndarray, 
 
 
 def pooling_matrix(lattice: Lattice) -> np.ndarray:
-    """Average pooling A as a matrix, d_c x d."""
-    coarse = lattice.coarsen()
-    with jax.ensure_compile_time_eval():
-        rows = lattice.pool(jnp.eye(lattice.dim).reshape(-1, *lattice.field_shape))
-    return np.asarray(rows, np.float64).reshape(lattice.dim, coarse.dim).T
+    """Average pooling A as a matrix, d_c x d, in float64."""
+    matrix: np.ndarray = np.ones((1, 1))
+    for n, p in zip(lattice.shape, lattice.factors, strict=True):
+        matrix = np.kron(matrix, np.kron(np.eye(n // p), np.full((1, p), 1 / p)))
+    return np.asfortranarray(np.kron(matrix, np.eye(lattice.channels or 1)))  # products by columns
 
 
 def _check_downsampling(a: np.ndarray, d: int) -> None:

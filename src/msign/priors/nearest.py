@@ -9,15 +9,15 @@ from flowjax.bijections import AbstractBijection
 from jaxtyping import Array
 
 from msign import checks
-from msign.lattice import Lattice, from_blocks, haar, join_bands, split_bands, to_blocks
+from msign.lattice import Lattice, bands, from_blocks, join_bands, split_bands, to_blocks
 from msign.priors.base import Conditioning, Prior
 
 
 class NearestConditioning(Conditioning):
     """Stochastic nearest-neighbour upsampling, which ignores the prior (the ablation MsIGN-SNN).
 
-    x = B x_c + noise_std * H^T z, where the rows of H are the orthonormal Haar details: the noise
-    has zero average in each window, so that A x = x_c here too.
+    x = B x_c + noise_std * H^T z, where the rows of H are the orthonormal details of `bands`: the
+    noise has zero average in each window, so that A x = x_c here too.
     """
 
     shape: tuple[int, ...]
@@ -44,19 +44,21 @@ class NearestConditioning(Conditioning):
         self, x: Array, condition: Array | None = None
     ) -> tuple[Array, Array]:
         blocks = join_bands(x, self.lattice, self.noise_std)
-        field = from_blocks(haar(blocks), (2,) * self.lattice.ndim)
+        window = self.lattice.factors
+        field = from_blocks(bands(blocks, window, inverse=True), window)
         return field.reshape(self.shape), jnp.asarray(self._log_det, x.dtype)
 
     def inverse_and_log_det(self, y: Array, condition: Array | None = None) -> tuple[Array, Array]:
         field = y.reshape(*self.lattice.shape, -1)
-        blocks = haar(to_blocks(field, (2,) * self.lattice.ndim))
+        window = self.lattice.factors
+        blocks = bands(to_blocks(field, window), window)
         return split_bands(blocks, self.noise_std), jnp.asarray(-self._log_det, y.dtype)
 
     @property
     def _log_det(self) -> float:
-        coarse = self.lattice.dim >> self.lattice.ndim
+        coarse, cells = self.lattice.coarsen().dim, math.prod(self.lattice.factors)
         noise = self.lattice.dim - coarse
-        return 0.5 * self.lattice.ndim * math.log(2) * coarse + math.log(self.noise_std) * noise
+        return 0.5 * math.log(cells) * coarse + math.log(self.noise_std) * noise
 
 
 class WhitenedNearest(AbstractBijection):

@@ -2,9 +2,12 @@
 
 x_l = B x_{l-1} + mu_l A~^T z_l, where the rows of A~ complete those of average pooling to the Haar
 basis and A~ A~^T = lambda I, lambda = 2^-n. In the orthonormal Haar basis the details have
-standard deviation mu_l sqrt(lambda) = sqrt(c_l).
+standard deviation mu_l sqrt(lambda) = sqrt(c_l). Where a side is divided by 3 or 5, cosines take
+the place of Haar's functions along it (`lattice.bands`), and 1 / lambda is the number of cells of a
+window.
 """
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +19,15 @@ from flowjax.bijections import Identity
 from jaxtyping import Array, ArrayLike
 
 from msign import checks
-from msign.lattice import Lattice, from_blocks, haar, join_bands, split_bands, to_blocks
+from msign.lattice import (
+    Lattice,
+    band_matrix,
+    bands,
+    from_blocks,
+    join_bands,
+    split_bands,
+    to_blocks,
+)
 from msign.priors.base import Prior, mean_field, pooled_mean
 
 
@@ -26,7 +37,8 @@ class ScalarPrior(Prior):
     Args:
         shape: Cells along each axis at the finest scale.
         mu: mu_2, ..., mu_L of appendix G, coarse to fine: each a positive number, or an array
-            `(2^n - 1, channels)` with one number per Haar band and channel.
+            `(2^n - 1, channels)` with one number per Haar band and channel (one less than there
+            are cells in a pooling window, where that is not 2^n).
         std: Standard deviation sqrt(c_1) of a value at the coarsest scale.
         mean: A number, or one field.
         channels: Values per cell as a last axis; None for a scalar field.
@@ -47,21 +59,20 @@ class ScalarPrior(Prior):
         channels: int | None = None,
     ):
         self.lattice = Lattice(shape, channels)
-        bands = (2**self.lattice.ndim - 1, channels or 1)
         lattices = self.lattice.hierarchy(len(mu) + 1)
         log_det = -lattices[0].dim * math.log(checks.positive("std", std))
         checked = []
         for fine, m in zip(lattices[1:], mu, strict=True):
-            array = checks.finite_array("mu", m)
-            if array.shape not in ((), bands):
-                raise ValueError(f"mu must be numbers or have shape {bands}, got {array.shape}")
+            array, cells = checks.finite_array("mu", m), math.prod(fine.factors)
+            details = (cells - 1, channels or 1)
+            if array.shape not in ((), details):
+                raise ValueError(f"mu must be numbers or have shape {details}, got {array.shape}")
             if array.min() <= 0:
                 raise ValueError(f"mu must be positive, got {array.min()}")
             checked.append(jnp.asarray(array))
-            details = np.broadcast_to(np.log(array * 2 ** (-self.lattice.ndim / 2)), bands)
-            low = 0.5 * self.lattice.ndim * math.log(2)
-            cells = math.prod(fine.shape) >> self.lattice.ndim
-            log_det -= cells * (details.sum() + low * bands[1])
+            logs = np.broadcast_to(np.log(array * cells**-0.5), details)
+            windows = math.prod(fine.shape) // cells
+            log_det -= windows * (logs.sum() + 0.5 * math.log(cells) * details[1])
         self.mu = tuple(checked)
         self.std = jnp.asarray(float(std))
         self.mean = jnp.asarray(mean_field(mean, self.lattice))
@@ -74,11 +85,11 @@ class ScalarPrior(Prior):
         batch = x.shape[: x.ndim - len(lattice.field_shape)]
         if not mu:
             return x.reshape(*batch, -1) / self.std
-        blocks = haar(to_blocks(x.reshape(*batch, *lattice.shape, -1), (2,) * lattice.ndim))
-        flat = split_bands(blocks, self._detail_std(mu[-1]), lattice.ndim)
-        coarse, noise = jnp.split(flat, [lattice.dim >> lattice.ndim], -1)
-        finer = lattice.coarsen()
-        u = self._split(coarse.reshape(*batch, *finer.field_shape), finer, mu[:-1])
+        window, coarser = lattice.factors, lattice.coarsen()
+        blocks = bands(to_blocks(x.reshape(*batch, *lattice.shape, -1), window), window)
+        flat = split_bands(blocks, _detail_std(lattice, mu[-1]), lattice.ndim)
+        coarse, noise = jnp.split(flat, [coarser.dim], -1)
+        u = self._split(coarse.reshape(*batch, *coarser.field_shape), coarser, mu[:-1])
         return jnp.concatenate([u, noise], -1)
 
     def unwhiten(self, u: Array) -> Array:
@@ -86,8 +97,9 @@ class ScalarPrior(Prior):
         x = u[..., : lattices[0].dim] * self.std
         for coarse, fine, mu in zip(lattices[:-1], lattices[1:], self.mu, strict=True):
             flat = jnp.concatenate([x, u[..., coarse.dim : fine.dim]], -1)
-            blocks = join_bands(flat, fine, self._detail_std(mu))
-            x = from_blocks(haar(blocks), (2,) * fine.ndim).reshape(*u.shape[:-1], -1)
+            blocks = join_bands(flat, fine, _detail_std(fine, mu))
+            cells = bands(blocks, fine.factors, inverse=True)
+            x = from_blocks(cells, fine.factors).reshape(*u.shape[:-1], -1)
         return x.reshape(*u.shape[:-1], *self.lattice.field_shape) + self.mean
 
     def coarsen(self) -> "ScalarPrior":
@@ -107,16 +119,34 @@ class ScalarPrior(Prior):
         return Identity((self.lattice.dim,))
 
     def marginal_std(self, window: tuple[int, ...]) -> np.ndarray:
-        n = self.lattice.ndim
+        if max(window) > 2:
+            cell_variances = self._band_variances((1,) * len(window))[..., 0, :]
+            return np.sqrt(to_blocks(cell_variances, window))
+        return np.sqrt(self._band_variances(window))
+
+    def _band_variances(self, window: tuple[int, ...]) -> np.ndarray:
+        """Variances `(*sides / window, bands, c)` of the Haar bands of windows of one or two cells.
+
+        A window lies in one of pooling. A band inherits the variance of the coarse cell times the
+        square of its sum, and those of the details times the squares of its products with them.
+        """
         c = self.lattice.channels or 1
-        cells = tuple(m // w for m, w in zip(self.lattice.shape, window, strict=True))
-        if self.mu and window == (2,) * n:
-            low = 2**n * self.coarsen()._cell_variance()
-            details = np.broadcast_to(self._detail_std(np.asarray(self.mu[-1])) ** 2, (2**n - 1, c))
-            variance = np.concatenate([low[None], details])
-        else:
-            variance = np.broadcast_to(self._cell_variance(), (math.prod(window), c))
-        return np.sqrt(np.broadcast_to(variance, (*cells, *variance.shape)))
+        if not self.mu:
+            cells = [n // w for n, w in zip(self.lattice.shape, window, strict=True)]
+            return np.full((*cells, math.prod(window), c), float(self.std) ** 2)
+        factors = self.lattice.factors
+        squares = functools.reduce(np.kron, map(_band_squares, factors, window))
+        low, details = squares[0] * math.prod(factors), squares[1:]
+        sizes = np.broadcast_to(
+            _detail_std(self.lattice, np.asarray(self.mu[-1])) ** 2, (len(details), c)
+        )
+        own = (details[..., None].astype(sizes.dtype) * sizes[:, None, None, :]).sum(0)
+        coarse = self.coarsen()._band_variances((1,) * len(window))[..., 0, :]
+        variances = coarse[..., None, None, :] * low[..., None] + own
+        within = tuple(p // w for p, w in zip(factors, window, strict=True))
+        flat = variances.reshape(*variances.shape[:-2], -1)
+        fine = from_blocks(flat, within)
+        return fine.reshape(*fine.shape[:-1], -1, c)
 
     def describe(self) -> dict[str, Any]:
         return {
@@ -132,17 +162,21 @@ class ScalarPrior(Prior):
             f"mu{l}": np.asarray(m) for l, m in enumerate(self.mu, start=2)
         }
 
-    def _detail_std(self, mu: Any) -> Any:
-        return mu * 2 ** (-self.lattice.ndim / 2)
 
-    def _cell_variance(self) -> np.ndarray:
-        """Variance of a single value, per channel: each level of details adds its mean variance."""
-        n = self.lattice.ndim
-        total = np.full(self.lattice.channels or 1, float(self.std) ** 2)
-        for mu in self.mu:
-            details = np.broadcast_to(self._detail_std(np.asarray(mu)) ** 2, (2**n - 1, len(total)))
-            total = total + details.sum(0) / 2**n
-        return total
+def _detail_std(lattice: Lattice, mu: Any) -> Any:
+    """Of the details with which a lattice refines the next coarser one: mu sqrt(lambda)."""
+    return mu * math.prod(lattice.factors) ** -0.5
+
+
+def _band_squares(p: int, w: int) -> np.ndarray:
+    """Squared products of the p bands of a pooling window with the Haar bands of windows in it.
+
+    Along one axis, `(p, p / w, w)`; windows of w cells are the pooling window or single cells.
+    """
+    if w == p:
+        return np.eye(p)[:, None, :]
+    squares = np.full((2, 2), 0.5) if p == 2 else band_matrix(p) ** 2
+    return squares[:, :, None]
 
 
 def estimate_mu(
@@ -154,17 +188,18 @@ def estimate_mu(
         fields: Data set `(n, *field_shape)` at the finest scale.
         lattice: Its lattice.
         scales: Number of scales L.
-        per_band: One number per Haar band and channel, instead of the paper's one per scale.
+        per_band: One number per band and channel, instead of the paper's one per scale.
     """
     x = lattice.check("fields", fields)
     if x.ndim != len(lattice.field_shape) + 1:
         raise ValueError(f"fields must have shape (n, {lattice.field_shape}), got {x.shape}")
     mu = []
     for fine in reversed(lattice.hierarchy(scales)[1:]):
-        blocks = haar(to_blocks(x.reshape(*x.shape[:1], *fine.shape, -1), (2,) * fine.ndim))
+        window = fine.factors
+        blocks = bands(to_blocks(x.reshape(*x.shape[:1], *fine.shape, -1), window), window)
         square = np.mean(
             np.asarray(blocks[..., 1:, :], np.float64) ** 2, tuple(range(fine.ndim + 1))
         )
-        mu.append(np.sqrt((square if per_band else square.mean()) * 2**fine.ndim))
+        mu.append(np.sqrt((square if per_band else square.mean()) * math.prod(window)))
         x = fine.pool(x)
     return tuple(reversed(mu))

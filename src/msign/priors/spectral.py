@@ -1,9 +1,10 @@
 """Priors whose covariance is a function of the Laplacian, conditioned exactly in O(d log d).
 
 The covariance is diagonal in the eigenbasis of the cell-centred Laplacian, and pooling couples a
-coarse mode with two fine modes per axis (`transforms.pooling_pairs`). So the dense matrices of
-Theorem 3.1 fall apart into blocks of size 2^n, one per coarse mode k: with S the diagonal of
-prior variances in the block and a its row of pooling weights, the coarse variance is a S a^T, and
+coarse mode with p fine modes per axis where p cells are averaged (`transforms.pooling_blocks`). So
+the dense matrices of Theorem 3.1 fall apart into blocks as large as a pooling window (2^n where all
+sides are halved), one per coarse mode k: with S the diagonal of prior variances in the block
+and a its row of pooling weights, the coarse variance is a S a^T, and
 whitened conditioning is any orthogonal matrix whose first column is v = S^(1/2) a^T / |.|: a
 `BlockReflection`. Whitened coordinates are stored in `coarse_first` order, where a block is a
 column of a matrix and conditioning moves nothing in memory.
@@ -19,7 +20,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike
 
 from msign import checks
-from msign.lattice import Lattice
+from msign.lattice import PRIMES, Lattice
 from msign.priors.base import Prior, mean_field, pooled_mean
 from msign.priors.reflection import BlockReflection
 from msign.priors.transforms import (
@@ -29,7 +30,7 @@ from msign.priors.transforms import (
     angles,
     coarse_first,
     eigenvalues,
-    pooling_pairs,
+    pooling_blocks,
     synthesise,
 )
 
@@ -102,7 +103,7 @@ class SpectralPrior(Prior):
 
     def rotation(self) -> "BlockReflection":
         order, _ = coarse_first(self.lattice.coarsen().shape, self.boundary)
-        blocks = self._blocks().reshape(2**self.lattice.ndim, -1)
+        blocks = self._blocks().reshape(math.prod(self.lattice.factors), -1)
         return BlockReflection(blocks[:, order], self.lattice.channels or 1)
 
     def marginal_std(self, window: tuple[int, ...]) -> np.ndarray:
@@ -119,12 +120,18 @@ class SpectralPrior(Prior):
         return np.sqrt(np.repeat(v, self.lattice.channels or 1, -1))
 
     def describe(self) -> dict[str, Any]:
-        return {
+        description = {
             "kind": "SpectralPrior",
             "shape": list(self.lattice.shape),
             "boundary": self.boundary,
             "channels": self.lattice.channels,
         }
+        # The order of whitened coordinates, where it is not that of lattices which are only halved
+        # (all there were, once): flows in a file move coordinates in the order of its time.
+        order, halved = (coarse_first(self.lattice.shape, self.boundary, p) for p in (PRIMES, (2,)))
+        if not np.array_equal(order[0], halved[0]):
+            description["pooling"] = [list(factors) for factors in self.lattice.pooling]
+        return description
 
     def arrays(self) -> dict[str, np.ndarray]:
         return {
@@ -138,13 +145,14 @@ class SpectralPrior(Prior):
         return (np.asarray(self.std, np.float64) ** 2)[position].reshape(self.lattice.shape)
 
     def _blocks(self) -> np.ndarray:
-        """S^(1/2) a^T of every coarse mode, `(2^n, *coarse)`; squares sum to its variance."""
+        """S^(1/2) a^T of every coarse mode, `(b, *coarse)`; squares sum to its variance."""
         std = np.sqrt(self._variances())
-        pairs = [pooling_pairs(n, self.boundary) for n in self.lattice.shape]
+        sides = zip(self.lattice.shape, self.lattice.factors, strict=True)
+        lines = [pooling_blocks(n, p, self.boundary) for n, p in sides]
         blocks = []
-        for member in itertools.product((0, 1), repeat=self.lattice.ndim):
-            block = std[np.ix_(*(index[:, j] for (index, _), j in zip(pairs, member, strict=True)))]
-            for axis, ((_, weight), j) in enumerate(zip(pairs, member, strict=True)):
+        for member in itertools.product(*map(range, self.lattice.factors)):
+            block = std[np.ix_(*(index[:, j] for (index, _), j in zip(lines, member, strict=True)))]
+            for axis, ((_, weight), j) in enumerate(zip(lines, member, strict=True)):
                 others = [i for i in range(self.lattice.ndim) if i != axis]
                 block = block * np.expand_dims(weight[:, j], others)
             blocks.append(block)

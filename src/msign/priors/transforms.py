@@ -6,9 +6,11 @@ On N cells with centres (i + 1/2) / N the eigenvectors of the discrete Laplacian
 - `neumann`:   cos(pi k (i + 1/2) / N), k = 0..N-1 (DCT-II);
 - `periodic`:  cos and sin of 2 pi k (i + 1/2) / N, stored as cos 0, 1, ... then sin 1, 2, ...
 
-all with eigenvalue 2 - 2 cos(omega_k) over h^2, omega_k the angle per cell. Pooling a pair of
-cells multiplies a mode by cos(omega_k / 2) and folds the modes at omega and pi - omega onto the
-same coarse mode, so that the pooling matrix couples fine modes in pairs (one pair per axis).
+all with eigenvalue 2 - 2 cos(omega_k) over h^2, omega_k the angle per cell. Averaging p cells
+multiplies a mode by sin(p omega_k / 2) / (p sin(omega_k / 2)) and makes its angle p omega_k, which
+M = N / p cells cannot tell from its distance to the next multiple of 2 pi. So the pooling matrix
+couples p fine modes with each coarse mode: with omega = pi f / N those of f = kappa, 2 M - kappa,
+2 M + kappa, 4 M - kappa, ... with kappa. For p = 2 these are the modes at omega and pi - omega.
 """
 
 import functools
@@ -20,6 +22,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
+
+from msign.lattice import PRIMES, pooling_factors
 
 Boundary = Literal["dirichlet", "neumann", "periodic"]
 BOUNDARIES: tuple[str, ...] = get_args(Boundary)
@@ -72,47 +76,67 @@ def synthesise(c: Array, boundary: Boundary, axes: tuple[int, ...]) -> Array:
     return c
 
 
-def pooling_pairs(n: int, boundary: Boundary) -> tuple[np.ndarray, np.ndarray]:
-    """How average pooling of n cells acts in the bases: `(index, weight)`, both `(n / 2, 2)`.
+def pooling_blocks(n: int, p: int, boundary: Boundary) -> tuple[np.ndarray, np.ndarray]:
+    """How averaging of n cells by p acts in the bases: `(index, weight)`, both `(n / p, p)`.
 
     Coarse coefficient k is `sum_j weight[k, j] * fine[index[k, j]]`; every fine index stands
-    exactly once (with weight zero where pooling kills the mode).
+    exactly once (with weight zero where pooling kills the mode). The first member of a block has
+    the coarse mode's own frequency and a positive weight.
     """
-    m = n // 2
-    half = math.sqrt(0.5)
-    if boundary == "dirichlet":
-        k = np.arange(1, m + 1)
-        index = np.stack([k - 1, n - k - 1], 1)
-        weight = half * np.stack([np.cos(np.pi * k / (2 * n)), np.sin(np.pi * k / (2 * n))], 1)
-        index[-1], weight[-1] = (m - 1, n - 1), (half, 0.0)
-    elif boundary == "neumann":
-        k = np.arange(m)
-        index = np.stack([k, n - k], 1)
-        weight = half * np.stack([np.cos(np.pi * k / (2 * n)), -np.sin(np.pi * k / (2 * n))], 1)
-        index[0], weight[0] = (0, m), (half, 0.0)
-    else:
-        index, weight = _periodic_pairs(n)
-    return index, weight
+    m = n // p
+    fine, sine = _waves(n, boundary)
+    coarse, coarse_sine = _waves(m, boundary)
+    turn = fine % (2 * m)
+    folded = np.minimum(turn, 2 * m - turn)
+    place = np.zeros((2, m + 1), int)  # of the coarse sine or cosine of a folded frequency
+    place[coarse_sine.astype(int), coarse] = np.arange(m)
+    # Sines of folded frequency 0 and cosines of M vanish on the coarse cells. They fill the blocks
+    # of the other modes with these frequencies, which have less than p that do not.
+    if boundary != "neumann":
+        place[1, 0] = place[(0, 0) if boundary == "periodic" else (1, m)]
+    if boundary != "dirichlet":
+        place[0, m] = place[(1, m) if boundary == "periodic" else (0, 0)]
+    block = place[sine.astype(int), folded]
+    leads = (fine == coarse[block]) & (sine == coarse_sine[block])
+    index = np.lexsort((np.arange(n), ~leads, block)).reshape(m, p)
+
+    sign = np.where(sine | (turn <= m), 1.0, -1.0)
+    silent = folded == np.where(sine, 0, m)
+    angle, root = np.pi * fine / (2 * n), math.sqrt(1 / p)
+    if p == 2:  # no division: lattices that are halved keep the numbers they always had, to the bit
+        lead, other = index.T
+        weight = root * np.stack([np.cos(angle[lead]), sign[other] * np.sin(angle[lead])], 1)
+        weight[silent[other]] = root, 0.0
+        return index, weight
+    constant = (fine == np.where(sine, n, 0)) * 1.0
+    coarse_constant = (coarse == np.where(coarse_sine, m, 0)) * 1.0
+    length = np.sqrt(2.0 - constant) / np.sqrt(2.0 - coarse_constant[block])
+    kernel = np.sin(np.pi * folded / (2 * m)) / np.where(fine == 0, 1.0, p * np.sin(angle))
+    weight = root * length * sign * np.where(fine == 0, 1.0, np.where(silent, 0.0, kernel))
+    return index, weight[index]
 
 
 @functools.lru_cache(maxsize=64)
-def coarse_first(shape: tuple[int, ...], boundary: Boundary) -> tuple[np.ndarray, np.ndarray]:
+def coarse_first(
+    shape: tuple[int, ...], boundary: Boundary, primes: tuple[int, ...] = PRIMES
+) -> tuple[np.ndarray, np.ndarray]:
     """The order of modes in which pooling blocks are columns: `(order, position)`, flat.
 
-    Seen as a matrix of 2^n rows, `order[j, k]` is the mode that member j of the block of the
-    k-th coarse mode has, coarse modes themselves being in coarse-first order. So the first
-    variables at every scale are the smoothest ones. A lattice that cannot be halved has its modes
-    in natural order. `position` is the inverse of `order`.
+    Seen as a matrix with one row per cell of a pooling window, `order[j, k]` is the mode that
+    member j of the block of the k-th coarse mode has, coarse modes themselves being in coarse-first
+    order. So the first variables at every scale are the smoothest ones. A lattice that cannot be
+    pooled has its modes in natural order. `position` is the inverse of `order`.
     """
-    if any(n % 2 for n in shape):
+    factors = pooling_factors(shape, primes)
+    if factors is None:
         order = np.arange(math.prod(shape), dtype=np.int32)
     else:
-        coarse = tuple(n // 2 for n in shape)
-        k = np.unravel_index(coarse_first(coarse, boundary)[0], coarse)
-        pairs = [pooling_pairs(n, boundary)[0] for n in shape]
+        coarse = tuple(n // p for n, p in zip(shape, factors, strict=True))
+        k = np.unravel_index(coarse_first(coarse, boundary, primes)[0], coarse)
+        blocks = [pooling_blocks(n, p, boundary)[0] for n, p in zip(shape, factors, strict=True)]
         members = [
-            np.ravel_multi_index([p[i, j] for p, i, j in zip(pairs, k, row, strict=True)], shape)
-            for row in itertools.product((0, 1), repeat=len(shape))
+            np.ravel_multi_index([b[i, j] for b, i, j in zip(blocks, k, row, strict=True)], shape)
+            for row in itertools.product(*map(range, factors))
         ]
         order = np.concatenate(members).astype(np.int32)
     position = np.empty_like(order)
@@ -120,28 +144,19 @@ def coarse_first(shape: tuple[int, ...], boundary: Boundary) -> tuple[np.ndarray
     return order, position
 
 
+def _waves(n: int, boundary: Boundary) -> tuple[np.ndarray, np.ndarray]:
+    """Frequencies f of the basis vectors, angle pi f / n per cell, and which of them are sines."""
+    if boundary == "dirichlet":
+        return np.arange(1, n + 1), np.ones(n, bool)
+    if boundary == "neumann":
+        return np.arange(n), np.zeros(n, bool)
+    cosines, sines = _periodic_frequencies(n)
+    return 2 * np.concatenate([cosines, sines]), np.arange(n) >= len(cosines)
+
+
 def _periodic_frequencies(n: int) -> tuple[np.ndarray, np.ndarray]:
     """Frequencies of the cosines and of the sines that do not vanish on cell centres."""
     return np.arange((n + 1) // 2), np.arange(1, n // 2 + 1)
-
-
-def _periodic_pairs(n: int) -> tuple[np.ndarray, np.ndarray]:
-    m = n // 2
-    half = math.sqrt(0.5)
-    coarse_cos, coarse_sin = _periodic_frequencies(m)
-    sines = len(_periodic_frequencies(n)[0])  # sin k is at sines + k - 1
-    k = coarse_cos[1:]
-    angle = np.pi * k / n
-    index = [np.array([(0, sines + m - 1)]), np.stack([k, m - k], 1)]
-    weight = [np.array([(half, 0.0)]), half * np.stack([np.cos(angle), -np.sin(angle)], 1)]
-    k = coarse_sin if m % 2 else coarse_sin[:-1]
-    angle = np.pi * k / n
-    index.append(np.stack([sines + k - 1, sines + m - k - 1], 1))
-    weight.append(half * np.stack([np.cos(angle), np.sin(angle)], 1))
-    if m % 2 == 0:
-        index.append(np.array([(sines + m // 2 - 1, m // 2)]))
-        weight.append(np.array([(half, 0.0)]))
-    return np.concatenate(index).astype(int), np.concatenate(weight)
 
 
 def _along(x: Array, axis: int, boundary: Boundary, inverse: bool) -> Array:

@@ -8,7 +8,6 @@ does not change; a `Simulator` evaluates it.
 
 import copy
 import functools
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
@@ -102,8 +101,7 @@ class InverseProblem:
         self.inflate = checks.integer("inflate", inflate, 0)
         self.on_failure = checks.one_of("on_failure", on_failure, ("raise", "reject"))
         if scales is None:
-            sides = min(prior.lattice.shape)
-            scales = min(prior.lattice.max_scales, max(1, int(math.log2(sides))))
+            scales = min(prior.max_scales, prior.lattice.default_scales)
         self.priors = prior.hierarchy(scales)
         self.chunk = checks.integer("chunk", chunk or max(1, 2**23 // prior.lattice.dim), 1)
         self.name = name
