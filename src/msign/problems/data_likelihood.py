@@ -242,7 +242,7 @@ class Flattened(DataLikelihood):
         within = self._within(features)
         beyond = self.inner.score(within) * (features - within)
         concat = features.__array_namespace__().concat
-        return concat([self.power * self.inner.terms(within), self.power * beyond], -1)
+        return concat([self.power * self.inner.terms(within), self.power * beyond], axis=-1)
 
     def score(self, features: Any) -> Any:
         return self.power * self.inner.score(self._within(features))
