@@ -176,7 +176,9 @@ class PlanePosterior:
         mass = np.empty((self.CELLS, self.CELLS))
         for row, a in zip(mass, self.line, strict=True):
             c = np.stack([np.full_like(self.line, a), self.line], 1)
-            residual = problem.noise.residual(np.asarray(problem.forward.forward(c), np.float64))
+            residual = problem.likelihood.features(
+                np.asarray(problem.forward.forward(c), np.float64)
+            )
             row[:] = np.exp(-0.5 * (residual**2).sum(1) - 0.5 * (c**2).sum(1)) * h**2
         mass /= 2 * np.pi
         self.sums = np.cumsum(mass.reshape(-1))
@@ -200,10 +202,10 @@ class GaussianPosterior:
     """The posterior of a linear forward map, in closed form."""
 
     def __init__(self, problem: msign.InverseProblem):
-        d, whiten = problem.dim, problem.noise.whiten
+        d, whiten = problem.dim, problem.likelihood.whiten
         fields = np.asarray(problem.prior.unwhiten(jnp.eye(d)))
         slope = whiten @ np.asarray(problem.forward(fields), np.float64).T
-        y = whiten @ problem.noise.target
+        y = whiten @ problem.likelihood.target
         gram = np.eye(len(y)) + slope @ slope.T
         self._log_z = float(-0.5 * y @ np.linalg.solve(gram, y) - 0.5 * np.linalg.slogdet(gram)[1])
         self.root = np.linalg.cholesky(np.linalg.inv(np.eye(d) + slope.T @ slope))

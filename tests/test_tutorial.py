@@ -1,11 +1,13 @@
-"""The tutorial's code, as it is printed."""
+"""The code of the tutorial and of the how-tos, as it is printed."""
 
 import pathlib
 import re
 
+import jax
 import numpy as np
 import pytest
 
+import msign
 from helpers import covariance_of, seeded
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -28,3 +30,14 @@ def test_tutorial_runs_in_under_twenty_lines():
     assert np.all(np.abs(space["mean"] - gain @ space["data"]) < 6 * spread / np.sqrt(1000))
     np.testing.assert_allclose(space["spread"], spread, rtol=6 / np.sqrt(2 * 1000))
     assert 100 < space["exact"].distinct <= 500
+
+
+def test_likelihoods_run():
+    blocks = re.findall(r"```python\n(.*?)```", (DOCS / "likelihoods.md").read_text(), re.DOTALL)
+    space: dict = {}
+    for block in blocks:
+        smaller = block.replace("seed=0)", "seed=0, config=config)")
+        space["config"] = msign.FitConfig(steps=20, round_size=200, certificate=200, rounds=2)
+        exec(smaller.replace("budget=10_000", "budget=2_000"), space)
+        space["problem"].log_likelihood(space["prior"].sample(jax.random.key(0), 2))
+    assert space["rates"].shape == (16,) and space["problem"].scales == 4

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from msign.lattice import Lattice
     from msign.network import MsIGN
     from msign.priors import DensePrior, LaplacePrior, ScalarPrior, SpectralPrior
-    from msign.problems import InverseProblem, Simulator
+    from msign.problems import InverseProblem, Simulator, likelihoods
 
 __all__ = [
     "Combined",
@@ -42,6 +42,7 @@ __all__ = [
     "Simulator",
     "SpectralPrior",
     "fit",
+    "likelihoods",
     "problems",
 ]
 __version__ = "0.1.0"

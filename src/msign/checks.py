@@ -63,12 +63,17 @@ def shape(name: str, actual: tuple[int, ...], expected: tuple[int, ...]) -> None
 
 def finite_array(name: str, value: Any) -> np.ndarray:
     """`value` as a float64 NumPy array, if all of its entries are finite numbers."""
-    try:
-        array = np.asarray(value, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise ValueError(f"{name} must be an array of numbers, got {shortened(value)}") from None
+    array = numbers(name, value)
     finite_entries(name, array)
     return array
+
+
+def numbers(name: str, value: Any) -> np.ndarray:
+    """`value` as a float64 NumPy array, whatever the numbers in it."""
+    try:
+        return np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} must be an array of numbers, got {shortened(value)}") from None
 
 
 def finite_entries(name: str, array: np.ndarray) -> None:

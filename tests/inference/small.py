@@ -69,8 +69,8 @@ def gaussian_posterior(problem: InverseProblem, scale: int) -> tuple[np.ndarray,
     """Exact mean and covariance in whitened coordinates, of a linear problem."""
     d = problem.priors[scale - 1].lattice.dim
     simulator = Simulator(problem)
-    at_zero = simulator.evaluate(np.zeros((1, d)), scale).residual
-    slope = (at_zero - simulator.evaluate(np.eye(d), scale).residual).T  # (m, d), noise is one
+    at_zero = simulator.evaluate(np.zeros((1, d)), scale).features
+    slope = (at_zero - simulator.evaluate(np.eye(d), scale).features).T  # (m, d), noise is one
     covariance = np.linalg.inv(np.eye(d) + slope.T @ slope)
     return covariance @ slope.T @ at_zero[0], covariance
 
@@ -86,7 +86,7 @@ def gaussian_log_ratio(problem: InverseProblem, scale: int, u: np.ndarray) -> np
 def with_data(problem: InverseProblem, data: np.ndarray) -> InverseProblem:
     """The same problem with other data, sharing all compiled code (data enter it as arguments)."""
     other = copy.copy(problem)
-    vars(other).pop("noise", None)
+    vars(other).pop("likelihood", None)
     vars(other)["data"] = np.asarray(data)
     return other
 

@@ -23,10 +23,10 @@ def test_parts_count_and_weights(monkeypatch):
     monkeypatch.setattr(module, "VALUES_AT_ONCE", 16 * 30)
     drawn = simulate(simulator, model, 2, jr.key(seeded(2)), 100)
     assert simulator.nfs == 100
-    assert drawn.s.shape == (100, 2) and drawn.residual.shape == (100, 1)
+    assert drawn.s.shape == (100, 2) and drawn.features.shape == (100, 1)
     assert len(np.unique(drawn.s[:, 0])) == 100  # parts have noise of their own
     np.testing.assert_allclose(drawn.log_ratio, log_ratio(model, drawn.s), rtol=0, atol=1e-10)
-    np.testing.assert_allclose(drawn.log_likelihood, -0.5 * drawn.residual[:, 0] ** 2)
+    np.testing.assert_allclose(drawn.log_likelihood, -0.5 * drawn.features[:, 0] ** 2)
     np.testing.assert_allclose(drawn.log_weights, drawn.log_likelihood - drawn.log_ratio)
     again = simulate(simulator, model, 2, jr.key(seeded(2)), 100)
     np.testing.assert_array_equal(again.s, drawn.s)

@@ -311,7 +311,7 @@ def test_a_stage_learns_where_some_simulations_are_rejected(method, tmp_path):
         records.append(record)
         files.save_checkpoint(state, network, {})
         again = files.load_checkpoint(state, network)[0]
-        np.testing.assert_array_equal(again.memory.pool.residual, state.memory.pool.residual)
+        np.testing.assert_array_equal(again.memory.pool.features, state.memory.pool.features)
 
     state = train_stage(given, initial_state(given, method), method, FitConfig(), after_round)
     assert given.simulator.failures > 4

@@ -116,7 +116,7 @@ def test_bad_forward_maps_and_data_are_named():
         InverseProblem(PRIOR, 3, DATA, 0.1)
     with refused("data must be finite"):
         InverseProblem(PRIOR, forward, [0.1, np.nan, 0.2], 0.1)
-    with refused("data must have shape (m,), got (1, 3)"):
-        InverseProblem(PRIOR, forward, [DATA], 0.1)
+    with refused("forward must return shape (n, 1, 2)"):
+        InverseProblem(PRIOR, forward, [[0.1, 0.2]], 0.1)
     with refused("prior must be a msign prior, got str"):
         InverseProblem("normal", forward, DATA, 0.1)

@@ -66,7 +66,7 @@ def test_kinds_agree_and_gradients_are_those_of_finite_differences(scale):
     other = simulator("vjp", chunk=2).evaluate(u, scale, gradient=True)
     np.testing.assert_allclose(ours.log_likelihood, other.log_likelihood, rtol=1e-10)
     np.testing.assert_allclose(ours.gradient, other.gradient, rtol=1e-8, atol=1e-8)
-    np.testing.assert_allclose(ours.log_likelihood, -0.5 * (ours.residual**2).sum(1))
+    np.testing.assert_allclose(ours.log_likelihood, -0.5 * (ours.features**2).sum(1))
     step, numeric = 1e-5 * np.eye(d)[0], simulator("numpy")
     outer = [numeric.evaluate(u + a * step, scale).log_likelihood for a in (1, -1)]
     slope = (outer[0] - outer[1]) / 2e-5
@@ -96,7 +96,7 @@ def test_own_coarse_model():
         return None if scale != 1 else (lambda x: jnp.zeros((len(x), 3)))
 
     found = simulator(forward_at=coarse_model).evaluate(np.ones((1, 4)), 1)
-    np.testing.assert_allclose(found.residual[0], np.array(DATA) / 0.1, rtol=1e-6)
+    np.testing.assert_allclose(found.features[0], np.array(DATA) / 0.1, rtol=1e-6)
     own = simulator("vjp", forward_at=lambda l: numpy_forward if l == 2 else None)
     with refused("gradient must be False"):
         own.evaluate(np.ones((1, 16)), 2, gradient=True)
@@ -224,7 +224,7 @@ def test_inflated_and_plain_noise_share_compiled_programs():
         for n in (5, 6, 7, 8):  # padded to 8
             one.evaluate(np.zeros((n, 4)), 1)
             one.evaluate(np.zeros((n, 4)), 1, gradient=True)
-    assert model.residual._cache_size() == model.residual_and_gradient._cache_size() == 1
+    assert model.features._cache_size() == model.features_and_gradient._cache_size() == 1
     called = problem("vjp")
     for n in (5, 6, 7, 8):
         Simulator(called).evaluate(np.zeros((n, 4)), 1, gradient=True)

@@ -34,6 +34,7 @@ def discretisation_errors(problem: InverseProblem, n: int = 100, seed: int = 0) 
     checks.integer("n", n, 1)
     x, simulator = problem.prior.sample(jr.key(seed), n), Simulator(problem)
     fine = simulator.observe(x)
+    assert problem.noise_cov is not None
     std = np.sqrt(np.diag(problem.noise_cov))
     errors = []
     for scale in range(problem.scales, 0, -1):

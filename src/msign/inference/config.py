@@ -25,7 +25,8 @@ class FitConfig:
         method: How it learns: `Pool(...)`, `Emulator(...)`, `Fresh(objective, ...)`, or a name of
             one with its default options: `pool`, `emulator`, `pathwise`, `centred`, `score`
             (equations (10) and (11) as they stand), `reverse_kl`, `forward_kl`, `stein`. `auto`:
-            for informed flows `pool`, but `emulator` for more than two variables; for whole
+            for informed flows `pool`, but `emulator` for more than two variables (never for a
+            problem that is a log-likelihood and has no observations); for whole
             networks `pool` on up to 16 cells, above that `pathwise` (`centred` without derivative).
         steps: Gradient steps per round of a method chosen by name; None: its own default.
         train: `all` flows up to the stage's scale, or only the `last` one.
@@ -111,6 +112,11 @@ class FitConfig:
         if method.needs_derivative and not problem.differentiable:
             raise ValueError(
                 f"method must not be {self.method!r}: the forward map has no derivative"
+            )
+        if method.needs_observations and not problem.has_observations:
+            raise ValueError(
+                f"method must not be {self.method!r}: the problem is a log-likelihood and has no "
+                "observations to emulate (see 'pool')"
             )
         if method.needs_few_variables and not few:
             raise ValueError(

@@ -18,13 +18,13 @@ class Simulated(NamedTuple):
         s: Their variables `(n, m)`.
         log_ratio: The model's log-density minus log prior `(n,)`.
         log_likelihood: `(n,)`.
-        residual: Their whitened residuals `(n, observations)`.
+        features: What their likelihoods are functions of `(n, observations)`.
     """
 
     s: np.ndarray
     log_ratio: np.ndarray
     log_likelihood: np.ndarray
-    residual: np.ndarray
+    features: np.ndarray
 
     @property
     def log_weights(self) -> np.ndarray:
@@ -41,7 +41,7 @@ def simulate(
         noise = normal(jr.fold_in(key, i), (min(size, n - start), model.dim))
         u, s, log_ratio = draw(model, noise)
         found = simulator.evaluate(u, scale)
-        parts.append((s, log_ratio.astype(np.float64), found.log_likelihood, found.residual))
+        parts.append((s, log_ratio.astype(np.float64), found.log_likelihood, found.features))
     return Simulated(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 

@@ -50,7 +50,8 @@ class Tempered(eqx.Module):
 def bounded_below(log_likelihood: np.ndarray) -> np.ndarray:
     """Log-likelihoods of which no one, rejected simulations included, is minus infinity."""
     finite = log_likelihood[np.isfinite(log_likelihood)]
-    return np.maximum(log_likelihood, finite.max(initial=0.0) - WORTHLESS)
+    best = finite.max() if finite.size else 0.0
+    return np.maximum(log_likelihood, best - WORTHLESS)
 
 
 def value_and_score(

@@ -1,5 +1,6 @@
 """What is inferred: inverse problems, the paper's among them."""
 
+from msign.problems import likelihoods
 from msign.problems.elliptic import elliptic
 from msign.problems.inverse import InverseProblem, problem_without_forward
 from msign.problems.simulator import BudgetExceeded, Evaluated, SimulationError, Simulator
@@ -12,6 +13,7 @@ __all__ = [
     "SimulationError",
     "Simulator",
     "elliptic",
+    "likelihoods",
     "problem_without_forward",
     "synthetic",
 ]

@@ -1,21 +1,20 @@
-"""The forward map of one scale (appendix D): upsampling, residuals in units of noise, derivatives.
+"""The forward map of one scale (appendix D): upsampling, features of the observations, derivatives.
 
-A `ScaleModel` holds the compiled functions of a scale and no state. Noise is an argument of all of
-them, so that the scale's own noise and an inflated one share one compiled program.
+A `ScaleModel` holds the compiled functions of a scale and no state. The likelihood is an argument
+of all of them, so that the scale's own noise and an inflated one share one compiled program.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import ArrayLike
 
-from msign import checks
 from msign.lattice import Lattice
 from msign.noise import on_device
 from msign.priors import Prior
+from msign.problems.data_likelihood import DataLikelihood, Layout, cast
 
 Forward = Callable[[ArrayLike], ArrayLike]
 Vjp = Callable[[ArrayLike, ArrayLike], ArrayLike]
@@ -23,31 +22,8 @@ Cotangents = Callable[[np.ndarray, slice], np.ndarray]
 ForwardAndVjp = Callable[[np.ndarray, Cotangents], tuple[np.ndarray, np.ndarray]]
 
 
-class Inflation(NamedTuple):
-    """Mean and covariance of F(x) - F(B A x) over the prior: the coarse model's own error."""
-
-    mean: np.ndarray
-    covariance: np.ndarray
-
-
-class Noise(NamedTuple):
-    """Gaussian noise of the data.
-
-    Attributes:
-        target: Data minus the mean of the noise `(m,)`.
-        whiten: Matrix `(m, m)` that makes the noise standard normal.
-    """
-
-    target: Any
-    whiten: Any
-
-    def residual(self, observed: Any) -> Any:
-        """What is left of the data `(n, m)`, in units of the noise."""
-        return (self.target - observed) @ self.whiten.T
-
-
 class ScaleModel:
-    """From whitened coordinates of one scale to whitened residuals, and back.
+    """From whitened coordinates of one scale to features of the observations, and back.
 
     Args:
         scale: l.
@@ -56,7 +32,7 @@ class ScaleModel:
         forward: The forward map.
         vjp: Its transposed derivative, if given.
         both: Forward map and transposed derivative at once, if given.
-        m: Number of observations.
+        layout: How observations lie in what `forward` returns.
         traceable: Whether `forward` is JAX code.
     """
 
@@ -69,10 +45,10 @@ class ScaleModel:
         vjp: Vjp | None = None,
         both: ForwardAndVjp | None = None,
         *,
-        m: int,
+        layout: Layout,
         traceable: bool,
     ):
-        self.scale, self.prior, self.m, self.traceable = scale, prior, m, traceable
+        self.scale, self.prior, self.layout, self.traceable = scale, prior, layout, traceable
         self.forward, self.vjp, self.both = forward, vjp, both
 
         def lift(x: jax.Array) -> jax.Array:
@@ -87,19 +63,40 @@ class ScaleModel:
             zero = jnp.zeros((len(gradient), prior.lattice.dim), gradient.dtype)
             return jax.vjp(fields, zero)[1](gradient)[0]
 
-        def residual(u: jax.Array, noise: Noise) -> jax.Array:
-            own = Noise(*(a.astype(u.dtype) for a in noise))
-            return own.residual(forward(fields(u)))
+        def features(u: jax.Array, likelihood: DataLikelihood) -> jax.Array:
+            own = cast(likelihood, u.dtype)
+            return own.features(layout.flat(forward(fields(u))))
 
-        def residual_and_gradient(u: jax.Array, noise: Noise) -> tuple[jax.Array, jax.Array]:
-            r, pull_residual = jax.vjp(lambda v: residual(v, noise), u)
-            return r, pull_residual(-r)[0]
+        def features_and_gradient(
+            u: jax.Array, likelihood: DataLikelihood
+        ) -> tuple[jax.Array, jax.Array]:
+            f, transposed = jax.vjp(lambda v: features(v, likelihood), u)
+            return f, transposed(cast(likelihood, u.dtype).score(f))[0]
+
+        def jvp(
+            u: jax.Array, tangents: jax.Array, likelihood: DataLikelihood
+        ) -> tuple[jax.Array, jax.Array]:
+            return jax.jvp(lambda v: features(v, likelihood), (u,), (tangents,))
+
+        def vjp_of_features(
+            u: jax.Array, cotangents: jax.Array, likelihood: DataLikelihood
+        ) -> tuple[jax.Array, jax.Array]:
+            f, transposed = jax.vjp(lambda v: features(v, likelihood), u)
+            return f, transposed(cotangents)[0]
+
+        def jacobian(u: jax.Array, likelihood: DataLikelihood) -> tuple[jax.Array, jax.Array]:
+            f, transposed = jax.vjp(lambda v: features(v, likelihood), u)
+            units = jnp.eye(f.shape[1], dtype=f.dtype)
+            rows = jax.lax.map(lambda e: transposed(jnp.broadcast_to(e, f.shape))[0], units)
+            return f, jnp.moveaxis(rows, 0, 1)
 
         self.lift = jax.jit(lift)
         self.fields = jax.jit(fields)
         self.pull = jax.jit(pull)
-        self.residual = jax.jit(residual)
-        self.residual_and_gradient = jax.jit(residual_and_gradient)
+        self.features = jax.jit(features)
+        self.features_and_gradient = jax.jit(features_and_gradient)
+        self._jvp, self._vjp = jax.jit(jvp), jax.jit(vjp_of_features)
+        self._jacobian = jax.jit(jacobian)
 
     @property
     def differentiable(self) -> bool:
@@ -108,96 +105,149 @@ class ScaleModel:
 
     def observe(self, x: ArrayLike) -> np.ndarray:
         """What the forward map gives for fields on the finest lattice `(n, m)`, without noise."""
+        return self.layout.flat(self._called(x))
+
+    def _called(self, x: ArrayLike) -> np.ndarray:
+        """The same in the shape that the forward map returns."""
         x = x if self.traceable else np.asarray(x, np.float64)
         observed, n = np.asarray(self.forward(x), np.float64), np.shape(x)[0]
-        if observed.shape != (n, self.m):
+        if not self.layout.accepts(observed.shape, n):
             raise ValueError(
-                f"forward must return shape {(n, self.m)} for {n} fields, got {observed.shape}"
+                f"forward must return shape {(n, *self.layout.shape)} for {n} fields, "
+                f"got {observed.shape}"
             )
         return observed
 
+    # --- values and gradients -------------------------------------------------------------------
+
     def simulate(
-        self, u: np.ndarray, noise: Noise, gradient: bool, limit: int, tolerant: bool
+        self, u: np.ndarray, likelihood: DataLikelihood, gradient: bool, limit: int, tolerant: bool
     ) -> tuple[np.ndarray, np.ndarray | None]:
-        """Whitened residuals `(n, m)`, and gradients of the log-likelihood if asked for.
+        """Features `(n, m)`, and gradients of the log-likelihood if asked for.
 
         Args:
             u: Whitened coordinates `(n, d)`.
-            noise: Of the scale.
+            likelihood: Of the scale.
             gradient: Whether to differentiate.
             limit: At least n: batches for compiled code are padded, but not beyond this length.
-            tolerant: Whether a field whose simulation raises gets a residual of NaN instead.
+            tolerant: Whether a field whose simulation raises gets features of NaN instead.
         """
-        n = len(u)
-        # Pad to few distinct sizes, so that each is compiled once.
-        padding = min(limit, 1 << max(0, (n - 1).bit_length())) - n
+        n, padding = len(u), _padding(len(u), limit)
         if self.traceable:
-            return self._simulate_compiled(_padded(u, padding), noise, gradient, n)
+            return self._simulate_compiled(_padded(u, padding), likelihood, gradient, n)
         x = np.asarray(self.fields(_padded(u, padding)), np.float64)[:n]
-        residual, slopes = self._simulate_called(x, noise, gradient, tolerant)
+        features, slopes = self._simulate_called(x, likelihood, gradient, tolerant)
         if slopes is None:
-            return residual, None
-        pulled = self.pull(_padded(np.asarray(slopes, float), padding))
-        return residual, np.asarray(pulled)[:n]
+            return features, None
+        return features, self._pulled(slopes, padding)
 
     def _simulate_compiled(
-        self, u: jax.Array, noise: Noise, gradient: bool, n: int
+        self, u: jax.Array, likelihood: DataLikelihood, gradient: bool, n: int
     ) -> tuple[np.ndarray, np.ndarray | None]:
         if not gradient:
-            return np.asarray(self.residual(u, noise), np.float64)[:n], None
-        residual, slopes = self.residual_and_gradient(u, noise)
-        return np.asarray(residual, np.float64)[:n], np.asarray(slopes)[:n]
+            return np.asarray(self.features(u, likelihood), np.float64)[:n], None
+        features, slopes = self.features_and_gradient(u, likelihood)
+        return np.asarray(features, np.float64)[:n], np.asarray(slopes)[:n]
 
     def _simulate_called(
-        self, x: np.ndarray, noise: Noise, gradient: bool, tolerant: bool
+        self, x: np.ndarray, likelihood: DataLikelihood, gradient: bool, tolerant: bool
     ) -> tuple[np.ndarray, ArrayLike | None]:
-        """Residuals, and gradients with respect to the fields x on the finest lattice."""
-        if gradient and self.both is not None and not tolerant:
-            cotangents = lambda o, rows: noise.residual(o) @ noise.whiten  # noqa: E731
-            observed, slopes = self.both(x, cotangents)
-            return noise.residual(observed), slopes
-        residual = noise.residual(self._observe_tolerantly(x) if tolerant else self.observe(x))
-        if not gradient:
-            return residual, None
-        assert self.vjp is not None
-        return residual, self.vjp(x, np.nan_to_num(residual @ noise.whiten))
+        """Features, and gradients with respect to the fields x on the finest lattice."""
+        flat = self.layout.flat
 
-    def _observe_tolerantly(self, x: np.ndarray) -> np.ndarray:
+        def cotangents(observed: np.ndarray, rows: slice | None = None) -> np.ndarray:
+            score = likelihood.score(likelihood.features(flat(observed)))
+            return self.layout.spread(likelihood.pull(score), observed.shape)
+
+        if gradient and self.both is not None and not tolerant:
+            observed, slopes = self.both(x, lambda o, rows: cotangents(np.asarray(o), rows))
+            return likelihood.features(flat(np.asarray(observed, np.float64))), slopes
+        observed = self._called_tolerantly(x) if tolerant else self._called(x)
+        features = likelihood.features(flat(observed))
+        if not gradient:
+            return features, None
+        assert self.vjp is not None
+        return features, self.vjp(x, np.nan_to_num(cotangents(observed)))
+
+    def _called_tolerantly(self, x: np.ndarray) -> np.ndarray:
         """All fields at once, or one by one if that raises; NaN for those that raise alone."""
         try:
-            return self.observe(x)
+            return self._called(x)
         except Exception:
-            if len(x) == 1:
-                return np.full((1, self.m), np.nan)
-        return np.concatenate([self._observe_tolerantly(one[None]) for one in x])
+            rows = [self._called_or_none(one[None]) for one in x]
+        shape = next((row.shape for row in rows if row is not None), (1, *self.layout.shape))
+        return np.concatenate([np.full(shape, np.nan) if row is None else row for row in rows])
+
+    def _called_or_none(self, x: np.ndarray) -> np.ndarray | None:
+        try:
+            return self._called(x)
+        except Exception:
+            return None
+
+    def _pulled(self, slopes: ArrayLike, padding: int) -> np.ndarray:
+        """Gradients by fields of the finest lattice as gradients by whitened coordinates."""
+        array = np.asarray(slopes, float)
+        return np.asarray(self.pull(_padded(array, padding)))[: len(array)]
+
+    # --- products with the derivative of the features ---------------------------------------------
+
+    def jvp(
+        self, u: np.ndarray, tangents: np.ndarray, likelihood: DataLikelihood, limit: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Features `(n, m)` and their derivatives along tangents `(n, d)`; JAX code only."""
+        padding = _padding(len(u), limit)
+        arrays = _padded(u, padding), _padded(tangents, padding)
+        return _first(len(u), self._jvp(*arrays, likelihood))
+
+    def vjp_of_features(
+        self, u: np.ndarray, cotangents: np.ndarray, likelihood: DataLikelihood, limit: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Features `(n, m)`, and their transposed derivatives of cotangents `(n, m)`."""
+        n, padding = len(u), _padding(len(u), limit)
+        if self.traceable:
+            arrays = _padded(u, padding), _padded(cotangents, padding)
+            return _first(n, self._vjp(*arrays, likelihood))
+        x = np.asarray(self.fields(_padded(u, padding)), np.float64)[:n]
+        observed = self._called(x)
+        features = likelihood.features(self.layout.flat(observed))
+        return features, self._transposed(x, cotangents, likelihood, observed.shape, padding)
+
+    def jacobian(
+        self, u: np.ndarray, likelihood: DataLikelihood, limit: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Features `(n, m)` and all of their derivatives `(n, m, d)`."""
+        n, padding = len(u), _padding(len(u), limit)
+        if self.traceable:
+            return _first(n, self._jacobian(_padded(u, padding), likelihood))
+        x = np.asarray(self.fields(_padded(u, padding)), np.float64)[:n]
+        observed = self._called(x)
+        units = np.broadcast_to(np.eye(self.layout.m)[:, None], (self.layout.m, n, self.layout.m))
+        rows = [self._transposed(x, e, likelihood, observed.shape, padding) for e in units]
+        return likelihood.features(self.layout.flat(observed)), np.stack(rows, 1)
+
+    def _transposed(
+        self,
+        x: np.ndarray,
+        cotangents: np.ndarray,
+        likelihood: DataLikelihood,
+        shape: tuple[int, ...],
+        padding: int,
+    ) -> np.ndarray:
+        assert self.vjp is not None
+        whole = self.layout.spread(np.asarray(likelihood.pull(cotangents), np.float64), shape)
+        return np.asarray(self._pulled(self.vjp(x, whole), padding), np.float64)
+
+
+def _padding(n: int, limit: int) -> int:
+    """Rows to add for compiled code: few distinct sizes, so that each is compiled once."""
+    return min(limit, 1 << max(0, (n - 1).bit_length())) - n
+
+
+def _first(n: int, both: tuple[jax.Array, jax.Array]) -> tuple[np.ndarray, np.ndarray]:
+    """The first n rows of two arrays."""
+    return np.asarray(both[0], np.float64)[:n], np.asarray(both[1], np.float64)[:n]
 
 
 def _padded(a: np.ndarray, padding: int) -> jax.Array:
     """The array with its first entry repeated at the end."""
     return on_device(np.concatenate([a, np.broadcast_to(a[:1], (padding, *a.shape[1:]))]))
-
-
-def whitened_noise(data: np.ndarray, covariance: np.ndarray, error: Inflation | None) -> Noise:
-    """The noise of a scale, to which its discretisation error is added if there is one."""
-    if error is not None:
-        data, covariance = data - error.mean, covariance + error.covariance
-    return Noise(data, np.linalg.inv(np.linalg.cholesky(covariance)))
-
-
-def noise_covariance(std: ArrayLike | None, cov: ArrayLike | None, m: int) -> np.ndarray:
-    """The covariance `(m, m)` of the noise, from either of the two ways to give it."""
-    if (std is None) == (cov is None):
-        raise ValueError("noise_std or noise_cov must be given, and not both")
-    if std is not None:
-        array = checks.finite_array("noise_std", std)
-        if array.shape not in ((), (m,)):
-            raise ValueError(f"noise_std must be a number or have shape ({m},), got {array.shape}")
-        if array.min() <= 0:
-            raise ValueError(f"noise_std must be positive, got {array.min()}")
-        return np.diag(np.broadcast_to(array, (m,)) ** 2)
-    array = checks.finite_array("noise_cov", cov)
-    if array.shape != (m, m):
-        raise ValueError(f"noise_cov must have shape {(m, m)}, got {array.shape}")
-    if not np.allclose(array, array.T) or np.linalg.eigvalsh(array)[0] <= 0:
-        raise ValueError("noise_cov must be symmetric positive definite")
-    return array.copy()

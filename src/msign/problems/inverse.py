@@ -1,9 +1,10 @@
 """An inverse problem: a prior, a forward map, data and noise, posed at every scale (appendix D).
 
 The posterior at scale l is q_l(x) = prior_l(x) exp(log-likelihood of B x) / Z_l, B the upsampling
-to the finest lattice. Log-likelihoods leave out the noise's normalising constant, so that the
-evidence is the integral of prior times exp(-|residual|^2 / 2). A problem says what is inferred and
-does not change; a `Simulator` evaluates it.
+to the finest lattice. With `noise_std` or `noise_cov` the log-likelihood leaves out the noise's
+normalising constant -log det(2 pi noise_cov) / 2, so that the evidence Z_l is the integral of prior
+times exp(-|residual|^2 / 2). With `likelihood` it has all constants, and Z_l is the density of the
+data. A problem says what is inferred and does not change; a `Simulator` evaluates it.
 """
 
 import copy
@@ -18,38 +19,45 @@ from jaxtyping import ArrayLike
 
 from msign import checks
 from msign.priors import Prior
-from msign.problems.at_scale import (
-    Forward,
-    ForwardAndVjp,
-    Noise,
-    ScaleModel,
-    Vjp,
-    noise_covariance,
-    whitened_noise,
-)
+from msign.problems.at_scale import Forward, ForwardAndVjp, ScaleModel, Vjp
+from msign.problems.data_likelihood import DataLikelihood, Inflation, Layout
+from msign.problems.likelihoods import Gaussian, Likelihood
+from msign.problems.own_likelihood import FromDistribution, OfFields, as_forward, as_vjp
 
 
 class InverseProblem:
-    """Data `y = F(x) + noise` about a field x with a prior. Its attributes cannot be set.
+    """Data about a field x with a prior: `y = F(x) + noise`, or distributed in some other way.
+
+    Its attributes cannot be set. A problem is given by forward map and data with one of
+    `noise_std`, `noise_cov` and `likelihood`, or by `log_likelihood` alone.
 
     Args:
         prior: Of the field on the finest lattice.
-        forward: Batch of fields `(n, *field_shape)` to batch of observations `(n, m)`. JAX code is
-            recognised by tracing it once and is then compiled and differentiated; anything else
-            is called with NumPy arrays (float64), outside of any compiled code.
-        data: Observations `(m,)`.
-        noise_std: Standard deviation of the noise: a number or `(m,)`.
+        forward: Batch of fields `(n, *field_shape)` to batch of observations `(n, m)`, or
+            `(n, *data.shape)`. JAX code is recognised by tracing it once and is then compiled and
+            differentiated; anything else is called with NumPy arrays (float64), outside of any
+            compiled code.
+        data: Observations, of any shape.
+        noise_std: Standard deviation of the noise: a number, or one for each observation.
         noise_cov: Covariance of the noise `(m, m)`, instead of `noise_std`.
-        vjp: For a NumPy forward map: `(fields, cotangents (n, m)) -> (n, *field_shape)`, the
-            transposed derivative applied to the cotangents.
+        likelihood: How data are distributed given what `forward` predicts: one of
+            `msign.likelihoods`, or a function in JAX from the predictions of one field, shaped as
+            the data, to a distribution whose `log_prob(data)` is one number or one for each
+            observation.
+        missing: `raise` refuses data with NaN; `drop` ignores these observations.
+        log_likelihood: Batch of fields to their log-likelihoods `(n,)`, in JAX or NumPy as a
+            forward map is, instead of forward map and data.
+        gradient: Of a `log_likelihood` in NumPy: batch of fields to `(n, *field_shape)`.
+        vjp: For a NumPy forward map: `(fields, cotangents) -> (n, *field_shape)`, the transposed
+            derivative applied to cotangents of the shape that `forward` returns.
         forward_and_vjp: Both at once, for simulators where the derivative re-uses work of the
             forward solve: `(fields, cotangents) -> (observations, gradients)`, cotangents being a
-            function `(observations (k, m), rows) -> (k, m)` of any consecutive rows of the batch.
+            function `(observations, rows)` of any consecutive rows of the batch.
         scales: Number of scales L; by default as many as leave at least two cells per side.
         forward_at: Own, cheaper models of coarse scales: `forward_at(l)` gives None (use
             upsampling), a forward map for fields of scale l, or a pair of it and its vjp.
         inflate: Prior draws from which to estimate the discretisation error of each coarse scale;
-            its mean and covariance are added to the noise there (0: off).
+            its mean and covariance are added to Gaussian noise there (0: off).
         on_failure: A simulation that raises or is not finite: `raise` stops; `reject` counts as
             zero likelihood.
         chunk: Fields per call of `forward`.
@@ -61,16 +69,35 @@ class InverseProblem:
     Attributes:
         priors: Of all scales, coarse to fine.
         traceable: Whether the forward map is JAX code.
+        data: Observations that are used, flat `(m,)`.
+        layout: Where they lie in what the forward map returns.
+        family: The likelihood as a distribution of these observations.
+        noise_cov: Covariance of the noise where it is Gaussian, else None.
+        has_observations: Whether there are any, or a log-likelihood alone.
+
+    Example:
+        >>> import jax.numpy as jnp, msign
+        >>> prior = msign.LaplacePrior((8,), alpha=0.5, beta=2.0)
+        >>> counts = [3, 1, 0, 2, 5, 2, 1, 4]
+        >>> likelihood = msign.likelihoods.Poisson()
+        >>> msign.InverseProblem(prior, lambda x: x, counts, likelihood=likelihood)
+        InverseProblem(problem, Lattice(8), 3 scales, 8 observations)
+        >>> msign.InverseProblem(prior, log_likelihood=lambda x: -jnp.sum(x**4, 1), scales=2)
+        InverseProblem(problem, Lattice(8), 2 scales, a log-likelihood)
     """
 
     def __init__(
         self,
         prior: Prior,
-        forward: Forward,
-        data: ArrayLike | Sequence[float],
+        forward: Forward | None = None,
+        data: ArrayLike | Sequence[float] | None = None,
         noise_std: ArrayLike | None = None,
         noise_cov: ArrayLike | None = None,
         *,
+        likelihood: Likelihood | Callable[[Any], Any] | None = None,
+        missing: str = "raise",
+        log_likelihood: Forward | None = None,
+        gradient: Forward | None = None,
         vjp: Vjp | None = None,
         forward_and_vjp: ForwardAndVjp | None = None,
         scales: int | None = None,
@@ -85,14 +112,45 @@ class InverseProblem:
     ):
         if not isinstance(prior, Prior):
             raise ValueError(f"prior must be a msign prior, got {type(prior).__name__}")
-        if not callable(forward):
-            raise ValueError(f"forward must be callable, got {type(forward).__name__}")
         self.prior = prior
+        checks.one_of("missing", missing, ("raise", "drop"))
+        self.has_observations = log_likelihood is None
+        if log_likelihood is not None:
+            others = {
+                "forward": forward,
+                "data": data,
+                "noise_std": noise_std,
+                "noise_cov": noise_cov,
+                "likelihood": likelihood,
+                "vjp": vjp,
+                "forward_and_vjp": forward_and_vjp,
+                "forward_at": forward_at,
+            }
+            _refuse_beside_log_likelihood(others)
+            _check_callable("log_likelihood", log_likelihood)
+            self._check_shape("log_likelihood", log_likelihood, ((2,),), "(n,)")
+            forward, self.data = as_forward(log_likelihood), np.zeros(0)
+            if gradient is not None:
+                _check_callable("gradient", gradient)
+                vjp = as_vjp(gradient)
+            self.layout = Layout((1,))
+            self.family: Likelihood = OfFields()
+        else:
+            if gradient is not None:
+                raise ValueError("gradient must be given with log_likelihood only; see vjp")
+            _check_callable("forward", forward)
+            assert forward is not None
+            family = _family(likelihood, noise_std, noise_cov)
+            self.data, self.layout = _observations(data, missing, family)
+            self.family = family.restricted(self.layout)
+            if forward is not missing_forward and vjp is None:
+                shapes = ((2, *self.layout.shape), (2, self.layout.size))
+                text = ", ".join(map(str, self.layout.shape))
+                self._check_shape("forward", forward, shapes, f"(n, {text})")
         self.forward = forward
-        self.data = np.array(np.atleast_1d(checks.finite_array("data", data)))
-        if self.data.ndim != 1:
-            raise ValueError(f"data must have shape (m,), got {self.data.shape}")
-        self.noise_cov = noise_covariance(noise_std, noise_cov, len(self.data))
+        self.noise_cov = self.family.covariance
+        if inflate and self.noise_cov is None:
+            raise ValueError(f"inflate must be 0 where the noise is not Gaussian, got {inflate}")
         if forward_and_vjp is not None and vjp is None:
             raise ValueError("vjp must be given beside forward_and_vjp, got None")
         self.vjp = vjp
@@ -112,7 +170,7 @@ class InverseProblem:
             raise ValueError(
                 f"truth must have shape {prior.lattice.field_shape}, got {self.truth.shape}"
             )
-        self.traceable = vjp is None and self._is_traceable()
+        self.traceable = vjp is None and self._traced(forward) is not None
         self._models = tuple(self._model(l) for l in range(1, scales + 1))
         for array in (self.data, self.noise_cov, self.truth):
             if array is not None:
@@ -128,10 +186,8 @@ class InverseProblem:
         raise AttributeError(f"{name} cannot be deleted: a problem does not change")
 
     def __repr__(self) -> str:
-        return (
-            f"InverseProblem({self.name}, {self.prior.lattice}, {self.scales} scales, "
-            f"{len(self.data)} observations)"
-        )
+        what = f"{len(self.data)} observations" if self.has_observations else "a log-likelihood"
+        return f"InverseProblem({self.name}, {self.prior.lattice}, {self.scales} scales, {what})"
 
     @property
     def scales(self) -> int:
@@ -149,9 +205,13 @@ class InverseProblem:
         return self.traceable or self.vjp is not None
 
     @functools.cached_property
-    def noise(self) -> Noise:
-        """Data and noise as residuals need them, without inflation."""
-        return whitened_noise(self.data, self.noise_cov, None)
+    def likelihood(self) -> DataLikelihood:
+        """The likelihood of the data as a function of a simulation's features, not inflated."""
+        return self.family.given(self.data)
+
+    def inflated_likelihood(self, error: Inflation) -> DataLikelihood:
+        """The same with the discretisation error of a coarse scale added to the noise."""
+        return self.family.given(self.data, error)
 
     def at_scale(self, scale: int) -> ScaleModel:
         """The forward map of a scale. Its compiled functions are made once per problem."""
@@ -180,25 +240,85 @@ class InverseProblem:
     def _model(self, scale: int) -> ScaleModel:
         own = self.forward_at(scale) if self.forward_at and scale < self.scales else None
         model = functools.partial(
-            ScaleModel, scale, self.priors[scale - 1], m=len(self.data), traceable=self.traceable
+            ScaleModel,
+            scale,
+            self.priors[scale - 1],
+            layout=self.layout,
+            traceable=self.traceable,
         )
         if own is None:
             finer = [p.lattice for p in self.priors[scale:]]
             return model(finer, self.forward, self.vjp, self.forward_and_vjp)
         return model((), *own) if isinstance(own, tuple) else model((), own)
 
-    def _is_traceable(self) -> bool:
+    def _traced(self, function: Callable[[Any], Any]) -> Any:
+        """What a function makes of two fields, if it is JAX code; else None."""
         fields = jax.ShapeDtypeStruct((2, *self.prior.lattice.field_shape), jnp.zeros(0).dtype)
         try:
-            out = jax.eval_shape(self.forward, fields)
+            return jax.eval_shape(function, fields)
         except Exception:
-            return False
-        if not hasattr(out, "shape") or out.shape != (2, len(self.data)):
+            return None
+
+    def _check_shape(
+        self, name: str, function: Forward, shapes: tuple[tuple[int, ...], ...], wanted: str
+    ) -> None:
+        """Refuse JAX code that returns another shape for two fields."""
+        out = self._traced(function)
+        if out is not None and getattr(out, "shape", None) not in shapes:
             got = getattr(out, "shape", type(out).__name__)
-            raise ValueError(
-                f"forward must return shape (n, {len(self.data)}) for n fields, got {got} for n = 2"
-            )
-        return True
+            raise ValueError(f"{name} must return shape {wanted} for n fields, got {got} for n = 2")
+
+
+def _check_callable(name: str, value: Any) -> None:
+    if not callable(value):
+        raise ValueError(f"{name} must be callable, got {type(value).__name__}")
+
+
+def _refuse_beside_log_likelihood(others: dict[str, Any]) -> None:
+    for name, value in others.items():
+        if value is not None:
+            got = checks.shortened(value)
+            raise ValueError(f"{name} must not be given beside log_likelihood, got {got}")
+
+
+def _family(
+    likelihood: Likelihood | Callable[[Any], Any] | None,
+    noise_std: ArrayLike | None,
+    noise_cov: ArrayLike | None,
+) -> Likelihood:
+    """The likelihood that a user means."""
+    if likelihood is None:
+        return Gaussian(noise_std, noise_cov, normalised=False)
+    for name, value in (("noise_std", noise_std), ("noise_cov", noise_cov)):
+        if value is not None:
+            got = checks.shortened(value)
+            raise ValueError(f"{name} must not be given beside likelihood, got {got}")
+    if isinstance(likelihood, Likelihood):
+        return likelihood
+    if isinstance(likelihood, type) or not callable(likelihood):
+        raise ValueError(
+            "likelihood must be an object of msign.likelihoods, as Poisson(), or a function to a "
+            f"distribution, got {checks.shortened(likelihood)}"
+        )
+    return FromDistribution(likelihood)
+
+
+def _observations(
+    data: ArrayLike | Sequence[float] | None, missing: str, family: Likelihood
+) -> tuple[np.ndarray, Layout]:
+    """Data that are used, flat, and where they lie."""
+    if data is None:
+        raise ValueError("data must be given beside forward, got None")
+    drop = missing == "drop"
+    array = np.atleast_1d((checks.numbers if drop else checks.finite_array)("data", data))
+    present = ~np.isnan(array).reshape(-1)
+    checks.finite_entries("data", array.reshape(-1)[present])
+    family.check(array)
+    if present.all():
+        return np.array(array.reshape(-1)), Layout(array.shape)
+    if not present.any():
+        raise ValueError("data must hold at least one observation, got NaN only")
+    return array.reshape(-1)[present], Layout(array.shape, np.flatnonzero(present))
 
 
 def problem_without_forward(prior: Prior, scales: int, name: str) -> InverseProblem:

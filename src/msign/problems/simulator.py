@@ -5,8 +5,10 @@ shared by all simulators. Fields enter in the whitened coordinates u of the scal
 """
 
 import sys
+from collections.abc import Callable
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
@@ -14,7 +16,8 @@ from jaxtyping import ArrayLike, PRNGKeyArray
 
 from msign import checks
 from msign.noise import normal, on_device
-from msign.problems.at_scale import Inflation, Noise, ScaleModel, whitened_noise
+from msign.problems.at_scale import ScaleModel
+from msign.problems.data_likelihood import DataLikelihood, Inflation
 from msign.problems.inverse import InverseProblem, missing_forward
 
 INFLATION_SEED = 20210  # of the prior draws that estimate the discretisation error
@@ -42,13 +45,25 @@ class Evaluated(NamedTuple):
     Attributes:
         log_likelihood: `(n,)`; minus infinity where a simulation was rejected.
         gradient: Of the log-likelihood in whitened coordinates `(n, d)`, where asked for.
-        residual: Whitened residuals `(n, m)`, half of whose squared norm is minus the
-            log-likelihood.
+        features: What the likelihood is a function of `(n, m)`: with Gaussian noise the whitened
+            residuals, else what the problem's likelihood says.
     """
 
     log_likelihood: np.ndarray
     gradient: np.ndarray | None
-    residual: np.ndarray
+    features: np.ndarray
+
+    @property
+    def residual(self) -> np.ndarray:
+        """The features, by the name that they have where the noise is Gaussian."""
+        return self.features
+
+
+class BothPlaces(NamedTuple):
+    """A likelihood as NumPy arrays, in double precision, and as compiled code takes it."""
+
+    host: DataLikelihood
+    device: DataLikelihood
 
 
 class Simulator:
@@ -78,7 +93,7 @@ class Simulator:
         self.nfs = 0
         self.failures = 0
         self._inflation: dict[int, Inflation] = {}
-        self._noise: dict[int, Noise] = {}
+        self._likelihoods: dict[int, BothPlaces] = {}
         self._restored = False
 
     def __repr__(self) -> str:
@@ -126,45 +141,55 @@ class Simulator:
         _check_batch("u", u, 1)
         cost = len(u) * (2 if gradient else 1)
         self._require(cost + self._cost_of_inflation(scale))
-        noise = self._noise_at(scale)
+        likelihood = self._likelihood_at(scale)
         self._spend(cost)
         parts = []
         for start in range(0, len(u), self.problem.chunk):
             piece = u[start : start + self.problem.chunk]
-            parts.append(self._evaluate_chunk(model, noise, piece, gradient, start))
+            parts.append(self._evaluate_chunk(model, likelihood, piece, gradient, start))
         slopes = [p.gradient for p in parts if p.gradient is not None]
         return Evaluated(
             np.concatenate([p.log_likelihood for p in parts]),
             np.concatenate(slopes) if gradient else None,
-            np.concatenate([p.residual for p in parts]),
+            np.concatenate([p.features for p in parts]),
         )
 
     def _evaluate_chunk(
-        self, model: ScaleModel, noise: Noise, u: np.ndarray, gradient: bool, start: int
+        self, model: ScaleModel, likelihood: BothPlaces, u: np.ndarray, gradient: bool, start: int
     ) -> Evaluated:
         chunk, reject = self.problem.chunk, self.problem.on_failure == "reject"
         try:
-            residual, slopes = model.simulate(u, noise, gradient, chunk, tolerant=reject)
+            features, slopes = model.simulate(u, likelihood.device, gradient, chunk, reject)
         except Exception as error:
             if reject or model.traceable:
                 raise
-            which = f"sample {start}"
-            if len(u) > 1:
-                which = f"one of samples {start} to {start + len(u) - 1}"
-            what = f"raised {type(error).__name__}: {error}"
-            raise self._failure(model, u[0], which, what) from error
-        values = -0.5 * (residual**2).sum(1)
+            raise self._raised(model, u, start, error) from error
+        with np.errstate(over="ignore", invalid="ignore"):
+            values = likelihood.host.log_likelihood(features)
         bad = ~np.isfinite(values)
         if slopes is not None:
             bad |= ~np.all(np.isfinite(slopes), axis=1)
         if bad.any():
-            if not reject:
-                i = int(np.flatnonzero(bad)[0])
-                raise self._failure(model, u[i], f"sample {start + i}", "returned NaN or infinity")
-            self.failures += int(bad.sum())
+            self._reject(model, u, start, bad)
             values = np.where(bad, -np.inf, values)
             slopes = None if slopes is None else np.where(bad[:, None], 0.0, slopes)
-        return Evaluated(values, slopes, residual)
+        return Evaluated(values, slopes, features)
+
+    def _reject(self, model: ScaleModel, u: np.ndarray, start: int, bad: np.ndarray) -> None:
+        """Count fields whose simulation is not finite, or stop at the first of them."""
+        if bad.any() and self.problem.on_failure != "reject":
+            i = int(np.flatnonzero(bad)[0])
+            raise self._failure(model, u[i], f"sample {start + i}", "returned NaN or infinity")
+        self.failures += int(bad.sum())
+
+    def _raised(
+        self, model: ScaleModel, u: np.ndarray, start: int, error: Exception
+    ) -> SimulationError:
+        which = f"sample {start}"
+        if len(u) > 1:
+            which = f"one of samples {start} to {start + len(u) - 1}"
+        what = f"raised {type(error).__name__}: {error}"
+        return self._failure(model, u[0], which, what)
 
     def _failure(self, model: ScaleModel, u: np.ndarray, which: str, what: str) -> SimulationError:
         message = f"the forward simulation of {which} at scale {model.scale} {what}"
@@ -182,6 +207,74 @@ class Simulator:
         x, chunk = jnp.asarray(x), self.problem.chunk
         pieces = (x[start : start + chunk] for start in range(0, len(x), chunk))
         return np.concatenate([model.observe(model.lift(piece)) for piece in pieces])
+
+    # --- products with the derivative of the features ---------------------------------------------
+
+    def jvp(self, u: ArrayLike, tangents: ArrayLike, scale: int) -> tuple[np.ndarray, np.ndarray]:
+        """Features `(n, m)` of fields and their derivatives along tangents `(n, d_l)`.
+
+        For forward maps in JAX; counts two simulations a field.
+        """
+        model = self.problem.at_scale(scale)
+        if not model.traceable:
+            raise ValueError("jvp must be asked of a forward map in JAX, got one in NumPy")
+        arrays = np.asarray(u), np.asarray(tangents)
+        return self._linearised(model, model.jvp, arrays, model.prior.lattice.dim, 1)
+
+    def vjp(self, u: ArrayLike, cotangents: ArrayLike, scale: int) -> tuple[np.ndarray, np.ndarray]:
+        """Features `(n, m)` of fields, and `(n, d_l)`: their transposed derivative of cotangents.
+
+        Counts two simulations a field.
+        """
+        model = self.problem.at_scale(scale)
+        arrays = np.asarray(u), np.asarray(cotangents)
+        return self._linearised(model, model.vjp_of_features, arrays, model.layout.m, 1)
+
+    def jacobian(self, u: ArrayLike, scale: int) -> tuple[np.ndarray, np.ndarray]:
+        """Features `(n, m)` of fields and all of their derivatives `(n, m, d_l)`.
+
+        Counts m + 1 simulations a field.
+        """
+        model = self.problem.at_scale(scale)
+        return self._linearised(model, model.jacobian, (np.asarray(u),), 0, model.layout.m)
+
+    def _linearised(
+        self,
+        model: ScaleModel,
+        function: Callable[..., tuple[np.ndarray, np.ndarray]],
+        arrays: tuple[np.ndarray, ...],
+        columns: int,
+        products: int,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """A function of the model, chunk by chunk; `products` are counted for each field."""
+        u = arrays[0]
+        if not model.differentiable:
+            raise ValueError("forward must have a derivative (JAX code, or a vjp), got none")
+        checks.shape("u", u.shape, (model.prior.lattice.dim,))
+        _check_batch("u", u, 1)
+        for other in arrays[1:]:
+            if other.shape != (len(u), columns):
+                raise ValueError(
+                    f"products must be with arrays of shape {(len(u), columns)}, got {other.shape}"
+                )
+        cost = len(u) * (1 + products)
+        self._require(cost + self._cost_of_inflation(model.scale))
+        likelihood = self._likelihood_at(model.scale).device
+        self._spend(cost)
+        parts, chunk = [], max(1, self.problem.chunk // products)
+        for start in range(0, len(u), chunk):
+            pieces = [a[start : start + chunk] for a in arrays]
+            try:
+                found = function(*pieces, likelihood, chunk)
+            except Exception as error:
+                if model.traceable:
+                    raise
+                raise self._raised(model, pieces[0], start, error) from error
+            finite = [np.isfinite(a).reshape(len(a), -1).all(1) for a in found]
+            self._reject(model, pieces[0], start, ~(finite[0] & finite[1]))
+            parts.append(found)
+        features, derivatives = zip(*parts, strict=True)
+        return np.concatenate(features), np.concatenate(derivatives)
 
     # --- the noise of coarse scales ---------------------------------------------------------------
 
@@ -212,15 +305,19 @@ class Simulator:
             return 0
         return self.problem.inflate * self.problem.scales
 
-    def _noise_at(self, scale: int) -> Noise:
-        if scale not in self._noise:
+    def likelihood(self, scale: int) -> DataLikelihood:
+        """The likelihood of a scale as a function of features, in double precision."""
+        return self._likelihood_at(scale).host
+
+    def _likelihood_at(self, scale: int) -> BothPlaces:
+        if scale not in self._likelihoods:
             problem, error = self.problem, self.inflation(scale)
-            noise = problem.noise
-            if error is not None:
-                noise = whitened_noise(problem.data, problem.noise_cov, error)
-            traceable = problem.at_scale(scale).traceable
-            self._noise[scale] = Noise(*map(on_device, noise)) if traceable else noise
-        return self._noise[scale]
+            host = problem.likelihood if error is None else problem.inflated_likelihood(error)
+            device = host
+            if problem.at_scale(scale).traceable:
+                device = jax.tree.map(on_device, host)
+            self._likelihoods[scale] = BothPlaces(host, device)
+        return self._likelihoods[scale]
 
     # --- trying everything once ----------------------------------------------------------------
 
@@ -238,15 +335,16 @@ class Simulator:
 
     def _check_vjp(self, key: PRNGKeyArray, tolerance: float) -> None:
         prior, forward, vjp = self.problem.prior, self.problem.forward, self.problem.vjp
+        layout = self.problem.layout
         assert vjp is not None
         x = np.asarray(prior.sample(key, 2), np.float64)
         direction = np.asarray(prior.sample(jr.fold_in(key, 1), 2), np.float64)
         step = 1e-4
         self._spend(3 * len(x))
         outer = [np.asarray(forward(x + s * step * direction)) for s in (1, -1)]
-        slope = (outer[0] - outer[1]) / (2 * step)
+        slope = (layout.flat(outer[0]) - layout.flat(outer[1])) / (2 * step)
         cotangent = normal(jr.fold_in(key, 2), slope.shape).astype(np.float64)
-        pulled = np.asarray(vjp(x, cotangent))
+        pulled = np.asarray(vjp(x, layout.spread(cotangent, outer[0].shape)))
         if pulled.shape != x.shape:
             raise ValueError(f"vjp must return shape {x.shape}, got {pulled.shape}")
         axes = tuple(range(1, x.ndim))
@@ -254,8 +352,11 @@ class Simulator:
         size = np.abs(cotangent * slope).sum(1) + 1e-30
         error = np.max(np.abs(ours - theirs) / size)
         if not error < tolerance:
+            names = "vjp must be the transposed derivative of forward"
+            if not self.problem.has_observations:
+                names = "gradient must be that of log_likelihood"
             raise ValueError(
-                f"vjp must be the transposed derivative of forward: along a random direction it "
+                f"{names}: along a random direction it "
                 f"gives {ours[0]:.6g} where finite differences give {theirs[0]:.6g}"
             )
 

@@ -36,6 +36,7 @@ def elliptic_figure(problem: InverseProblem) -> Figure:
             axes[2].text(column, s2, str(k), ha="center", va="center", fontsize="small")
     axes[2].axhline(0.5, color="tab:orange", ls="--", lw=1)
     axes[2].set(title="measurement patches", xlabel="$s_1$", ylabel="$s_2$")
+    assert problem.noise_cov is not None
     std = np.sqrt(np.diag(problem.noise_cov))
     axes[3].errorbar(np.arange(1, len(problem.data) + 1), problem.data, 2 * std, fmt="k.")
     axes[3].set(title="data and noise (two std)", xlabel="k", ylabel="$y_k$")

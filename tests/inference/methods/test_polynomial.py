@@ -29,7 +29,7 @@ def test_polynomial_map_is_emulated_exactly():
     drawn = rng(0).normal(size=(450, 3)) * [1, 0.01, 5] + [0, 3, -1]
     s, fresh = drawn[:400], drawn[400:]
     emulator = fit_polynomial(s, cubic_map(s), np.zeros(400))
-    residual = jax.vmap(emulator.residual)(jnp.asarray(fresh))
+    residual = jax.vmap(emulator.features)(jnp.asarray(fresh))
     scale = np.abs(cubic_map(s)).max()
     np.testing.assert_allclose(residual, cubic_map(fresh), rtol=0, atol=1e-4 * scale)
     value, score = jax.vmap(emulator.log_likelihood)(jnp.asarray(fresh))
@@ -55,7 +55,7 @@ def test_error_is_not_hidden_by_fitting_as_many_terms_as_fields():
         s, residual = rng(seed).normal(size=(60, 2)), rng(100 + seed).normal(size=(60, 1))
         emulator = fit_polynomial(s, residual, np.zeros(60))
         # A constant residual r has the emulated log-likelihood -r^2 / (2 (1 + variance)).
-        rest = np.asarray(jax.vmap(emulator.residual)(jnp.asarray(s)))
+        rest = np.asarray(jax.vmap(emulator.features)(jnp.asarray(s)))
         design = Terms.of(2, 12, 20).design((s - s.mean(0)) / s.std(0))
         fitted = design @ np.linalg.lstsq(design, residual, rcond=None)[0]
         variances.append(float((fitted**2).sum() / (rest**2).sum()) - 1)
@@ -93,7 +93,7 @@ def test_the_fit_is_best_where_the_weights_are():
     for log_weights in (np.zeros(3000), -0.5 * ((s[:, 0] - 1) / 0.2) ** 2):
         # So small a residual that the emulator's own error does not widen the noise much.
         emulator = fit_polynomial(s, 0.01 * s**4, log_weights, worth=0.05)
-        found = jax.vmap(emulator.residual)(jnp.asarray(near))
+        found = jax.vmap(emulator.features)(jnp.asarray(near))
         errors.append(np.abs(found - 0.01 * near**4).max())
     assert errors[1] < 0.2 * errors[0]
 

@@ -72,23 +72,28 @@ def _leading_columns(rest: np.ndarray, count: int) -> np.ndarray:
     return span[:, order]
 
 
-def gradients_by_regression(s: np.ndarray, rest: np.ndarray, residuals: np.ndarray) -> np.ndarray:
+def gradients_by_regression(
+    s: np.ndarray, rest: np.ndarray, residuals: np.ndarray, score: np.ndarray | None = None
+) -> np.ndarray:
     """Gradients of the log-likelihood without derivatives, from evaluated fields.
 
-    The whitened residuals r(u) are fitted by a quadratic in the known variables s plus terms
-    linear in the rest, whose slopes may vary linearly with s; the gradient of -|r|^2 / 2 of the
-    fit is -r' times its derivative. Slopes that do not stand out of the sampling noise are zero.
+    The whitened residuals r(u), or other features of the observations, are fitted by a quadratic
+    in the known variables s plus terms linear in the rest, whose slopes may vary linearly with s;
+    the gradient is the score, -r of Gaussian noise, times the derivative of the fit. Slopes that do
+    not stand out of the sampling noise are zero.
 
     Args:
         s: Variables along the known directions `(n, r)`.
         rest: The other whitened coordinates `(n, d)`, their parts along the known directions
             removed; standard normal and independent of s.
-        residuals: `(n, m)`.
+        residuals: Or other features `(n, m)`.
+        score: Derivative of the log-likelihood with respect to them `(n, m)`; None: -residuals.
 
     Returns:
         Gradients with respect to s and to the rest, `(n, r + d)`.
     """
     n, r = s.shape
+    score = -residuals if score is None else score
     upper = np.triu_indices(r)
     centre, spread = s.mean(0), s.std(0) + 1e-12
     t = (s - centre) / spread
@@ -100,7 +105,7 @@ def gradients_by_regression(s: np.ndarray, rest: np.ndarray, residuals: np.ndarr
     second[upper] = fit[r + 1 :]
     second = second + second.transpose(1, 0, 2)
     slope_s = (linear + np.einsum("nk,kjm->njm", t, second)) / spread[:, None]
-    gradient_s = -np.einsum("nm,njm->nj", residuals, slope_s)
+    gradient_s = np.einsum("nm,njm->nj", score, slope_s)
     # Slopes along the rest, for each residual and each of the weights 1, t_1, ..., t_r.
     weights = np.concatenate([np.ones((n, 1)), t], 1)
     weights = np.linalg.qr(weights)[0] * np.sqrt(n)
@@ -109,16 +114,17 @@ def gradients_by_regression(s: np.ndarray, rest: np.ndarray, residuals: np.ndarr
     noise = (products**2).mean(0) * rest.shape[1] / n
     slopes[(slopes**2).sum(1) < 2 * noise] = 0.0
     slopes = slopes.reshape(residuals.shape[1], r + 1, -1)
-    gradient_rest = -np.einsum("nm,nq,mqd->nd", residuals, weights, slopes, optimize=True)
+    gradient_rest = np.einsum("nm,nq,mqd->nd", score, weights, slopes, optimize=True)
     return np.concatenate([gradient_s, gradient_rest], 1)
 
 
 def gradients_of_linear_residuals(
-    u: np.ndarray, residuals: np.ndarray, tolerance: float
+    u: np.ndarray, residuals: np.ndarray, tolerance: float, score: np.ndarray | None = None
 ) -> np.ndarray | None:
     """Exact gradients where residuals `(n, m)` are linear in all coordinates `(n, d)`; else None.
 
-    `tolerance` is the mean squared error, summed over residuals, up to which they are.
+    `tolerance` is the mean squared error, summed over residuals, up to which they are. They may be
+    other features of the observations, with the log-likelihood's `score` (default: -residuals).
     """
     n, d = u.shape
     if n < ROWS_PER_DIRECTION * (d + 1):
@@ -127,7 +133,7 @@ def gradients_of_linear_residuals(
     fit, *_ = np.linalg.lstsq(design, residuals, rcond=None)
     if np.mean(np.sum((residuals - design @ fit) ** 2, 1)) > tolerance:
         return None
-    return -residuals @ fit[1:].T
+    return (-residuals if score is None else score) @ fit[1:].T
 
 
 def lift_directions(prior: Prior, basis: np.ndarray) -> np.ndarray:

@@ -244,9 +244,9 @@ def _gradients_at(simulator: Simulator, scale: int, u: np.ndarray, ratio: np.nda
 def _regressed_at(
     simulator: Simulator, scale: int, model: Variables, most: int, u: np.ndarray, ratio: np.ndarray
 ) -> Probe:
-    """Gradients by regression of the residuals: quadratic in known variables, linear in others.
+    """Gradients by regression of the features: quadratic in known variables, linear in others.
 
-    Where residuals are linear in the field, the gradients are exact.
+    Where these are linear in the field, the gradients are exact.
     """
     d = u.shape[1]
     if model.basis is not None:
@@ -254,15 +254,17 @@ def _regressed_at(
     else:
         known = np.eye(d) if d <= most else np.zeros((d, 0))
     found = simulator.evaluate(u, scale)
-    good = np.all(np.isfinite(found.residual), axis=1)
+    good = np.all(np.isfinite(found.features), axis=1)
+    features = found.features[good]
+    score = simulator.likelihood(scale).score(features)
     gradients = np.full_like(u, np.nan)
-    linear = gradients_of_linear_residuals(u[good], found.residual[good], GAUSSIAN)
+    linear = gradients_of_linear_residuals(u[good], features, GAUSSIAN, score)
     if linear is not None:
         gradients[good] = linear
     else:
         s, r = u @ known, known.shape[1]
         rest = u - s @ known.T
-        pieces = gradients_by_regression(s[good], rest[good], found.residual[good])
+        pieces = gradients_by_regression(s[good], rest[good], features, score)
         along_rest = pieces[:, r:] - (pieces[:, r:] @ known) @ known.T
         gradients[good] = pieces[:, :r] @ known.T + along_rest
     return Probe(u, gradients, found.log_likelihood, ratio)

@@ -37,12 +37,13 @@ MAX_POOLED_CELLS = 16  # cells of a lattice on which a network is trained on a p
 def choose_method(name: str, problem: InverseProblem, few: bool, size: int) -> Method:
     """The method of a name; `auto` chooses by what is trained.
 
-    Informed variables (`few`) learn from a pool, beyond two of them from an emulator; whole fields
-    from a pool on a small lattice, else from fresh fields, pathwise where there is a derivative.
+    Informed variables (`few`) learn from a pool, beyond two of them from an emulator, where there
+    are observations to emulate; whole fields from a pool on a small lattice, else from fresh
+    fields, pathwise where there is a derivative.
     """
     derivative = problem.differentiable
     if name == "auto" and few:
-        name = "emulator" if size > MAX_POOLED else "pool"
+        name = "emulator" if size > MAX_POOLED and problem.has_observations else "pool"
     elif name == "auto":
         fresh = "pathwise" if derivative else "centred"
         name = "pool" if size <= MAX_POOLED_CELLS else fresh

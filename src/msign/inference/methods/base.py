@@ -95,6 +95,11 @@ class Method:
         """Whether it trains informed variables only, and not whole fields."""
         return False
 
+    @property
+    def needs_observations(self) -> bool:
+        """Whether a problem must have a forward map and data, and not a log-likelihood alone."""
+        return False
+
     @abstractmethod
     def init(self, stage: Stage) -> Any:
         """The state before the first round."""

@@ -47,8 +47,12 @@ class Emulator(Method):
     def needs_few_variables(self) -> bool:
         return True
 
+    @property
+    def needs_observations(self) -> bool:
+        return True
+
     def init(self, stage: Stage) -> PoolState:
-        return init_pool(stage, len(stage.simulator.problem.data))
+        return init_pool(stage, stage.simulator.problem.layout.m)
 
     def observe(
         self, stage: Stage, state: PoolState, model: Variables, drawn: Simulated
@@ -64,15 +68,16 @@ class Emulator(Method):
         key: PRNGKeyArray,
     ) -> tuple[PoolState, Variables, float]:
         pool, n = state.pool, state.pool.size
-        usable = np.all(np.isfinite(pool.residual[:n]), axis=1)
+        usable = np.all(np.isfinite(pool.features[:n]), axis=1)
         log_weights = pool.weights(state.target)
         emulated = fit_polynomial(
             pool.s[:n][usable],
-            pool.residual[:n][usable],
+            pool.features[:n][usable],
             log_weights[usable],
             self.cubic,
             self.rows_per_term,
             self.worth,
+            stage.simulator.likelihood(stage.scale),
         )
         # The pool as an equally weighted sample of the target, to hold the model to all its modes.
         index = resampled(log_weights, COVERED, generator(jr.fold_in(key, 2)).uniform())

@@ -6,20 +6,23 @@ closed form, is a target that costs nothing to evaluate and differentiate, so th
 trained on as many samples as it likes; true simulations judge what it has learned.
 
 What the polynomial misses, its own error and the part of the observations that the other
-directions of the field move, has a covariance, which is added to that of the noise: a poor
-emulator makes a flat target, not a wrong one.
+directions of the field move, has a covariance, which is added to that of Gaussian noise; other
+likelihoods are raised to a power that does the same (`Flattened`): a poor emulator makes a flat
+target, not a wrong one.
 """
 
 import itertools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
 from jaxtyping import Array
 
 from msign.noise import on_device
+from msign.problems.data_likelihood import DataLikelihood, StandardNormal
 from msign.weights import highest_power, normalised
 
 LATEST = 10_000  # fields are fitted at most, or twice as many as the terms need: early ones are far
@@ -27,7 +30,7 @@ RIDGE = 1e-6  # relative to the mean square of the terms, as small as single pre
 
 
 class Polynomial(eqx.Module):
-    """Residuals as polynomials: quadratic in all r variables, cubic in the leading ones.
+    """Features as polynomials: quadratic in all r variables, cubic in the leading ones.
 
     Of standardised variables x = (s - centre) / spread. Tensors are symmetric in the variables, so
     that a value and its gradient share their products.
@@ -39,6 +42,7 @@ class Polynomial(eqx.Module):
         linear: `(m, r)`.
         quadratic: `(r, m r)`.
         cubic: `(k k, m k)`, k leading variables.
+        likelihood: Of the features, with the errors that they have.
     """
 
     centre: Array
@@ -47,28 +51,30 @@ class Polynomial(eqx.Module):
     linear: Array
     quadratic: Array
     cubic: Array
+    likelihood: DataLikelihood
 
-    def residual(self, s: Array) -> Array:
-        """Residuals `(m,)` of one field, whitened by noise and error of the emulator together."""
+    def features(self, s: Array) -> Array:
+        """Of one field `(m,)`; residuals are whitened by noise and emulator's error together."""
         return self._parts(s)[0]
 
     def log_likelihood(self, s: Array) -> tuple[Array, Array]:
         """Of the variables of one field, up to a constant, and its gradient `(r,)`."""
-        residual, derivative = self._parts(s)
-        return -0.5 * jnp.sum(residual**2), -jnp.sum(residual[:, None] * derivative, 0)
+        features, derivative = self._parts(s)
+        score = self.likelihood.score(features)
+        return jnp.sum(self.likelihood.terms(features)), jnp.sum(score[:, None] * derivative, 0)
 
     def _parts(self, s: Array) -> tuple[Array, Array]:
-        """Residuals `(m,)` and their derivatives `(m, r)`."""
+        """Features `(m,)` and their derivatives `(m, r)`."""
         x = (s - self.centre) / self.spread
         m, r = self.linear.shape
         k = self.cubic.shape[1] // m
         head = x[:k]
         second = (x @ self.quadratic).reshape(m, r)
         third = ((head[:, None] * head).reshape(-1) @ self.cubic).reshape(m, k)
-        residual = self.constant + jnp.sum((self.linear + second) * x, -1)
-        residual += jnp.sum(third * head, -1)
+        features = self.constant + jnp.sum((self.linear + second) * x, -1)
+        features += jnp.sum(third * head, -1)
         derivative = (self.linear + 2 * second).at[:, :k].add(3 * third)
-        return residual, derivative / self.spread
+        return features, derivative / self.spread
 
 
 class Terms(NamedTuple):
@@ -102,29 +108,32 @@ class Terms(NamedTuple):
 
 def fit_polynomial(
     s: np.ndarray,
-    residual: np.ndarray,
+    features: np.ndarray,
     log_weights: np.ndarray,
     cubic: int = 12,
     rows_per_term: int = 3,
     worth: float = 0.2,
+    likelihood: DataLikelihood | None = None,
 ) -> Polynomial:
     """Weighted least squares.
 
     Args:
         s: Variables `(n, r)` of simulated fields, the latest last.
-        residual: Their whitened residuals `(n, m)`.
+        features: Of their observations `(n, m)`.
         log_weights: Of the fields `(n,)`: how the target's density relates to what drew them. They
             are tempered, by a power below one, where they are worth too few fields.
         cubic: Most leading variables that have cubic terms.
         rows_per_term: Fields for each term of the polynomial, or it is given fewer terms.
         worth: Fraction of the fields that tempered weights are worth.
+        likelihood: Of the features; None: they are residuals, standard normal.
     """
     terms = Terms.of(s.shape[1], cubic, len(s) // rows_per_term)
     needed = rows_per_term * len(terms)
     last = slice(max(0, len(s) - max(LATEST, 2 * needed)), None)
     weights = tempered(log_weights[last], max(needed, worth * len(s[last])))
-    arrays = s[last].astype(float), residual[last].astype(float), weights
-    return _least_squares(terms, min(s.shape[1], cubic), *arrays)
+    arrays = s[last].astype(float), features[last].astype(float), weights
+    given = StandardNormal() if likelihood is None else likelihood
+    return _least_squares(terms, min(s.shape[1], cubic), *arrays, given)
 
 
 def tempered(log_weights: np.ndarray, worth: float) -> np.ndarray:
@@ -134,25 +143,30 @@ def tempered(log_weights: np.ndarray, worth: float) -> np.ndarray:
 
 
 def _least_squares(
-    terms: Terms, k: int, s: np.ndarray, residual: np.ndarray, weights: np.ndarray
+    terms: Terms,
+    k: int,
+    s: np.ndarray,
+    features: np.ndarray,
+    weights: np.ndarray,
+    likelihood: DataLikelihood,
 ) -> Polynomial:
-    r, m = s.shape[1], residual.shape[1]
+    r, m = s.shape[1], features.shape[1]
     centre = weights @ s
     spread = np.sqrt(weights @ (s - centre) ** 2) + 1e-12
     design = terms.design((s - centre) / spread)
     root = np.sqrt(weights)[:, None].astype(np.float32)
     scaled = root * design
     gram = (scaled.T @ scaled).astype(np.float64)
-    coefficients = _solve(gram, scaled.T @ (root * residual.astype(np.float32)))
-    missed = residual - design @ coefficients
+    coefficients = _solve(gram, scaled.T @ (root * features.astype(np.float32)))
+    missed = features - design @ coefficients
     # What the fit misses on its own fields, corrected for the terms that it has spent on them.
     spent = min(0.9, len(terms) * np.sum(weights**2))
     covariance = (missed * weights[:, None]).T @ missed / (1 - spent)
-    whiten = np.linalg.inv(np.linalg.cholesky(np.eye(m) + covariance))
-    coefficients = coefficients @ whiten.T
+    matrix, flatter = likelihood.with_error(features, weights, covariance)
+    coefficients = coefficients @ matrix.T
     ends = np.cumsum([1, r, len(terms.pairs)])
     constant, linear, pairs, triples = np.split(coefficients, ends)
-    arrays = (
+    arrays: tuple[Any, ...] = (
         centre,
         spread,
         constant[0],
@@ -160,7 +174,7 @@ def _least_squares(
         _symmetric(r, terms.pairs, pairs).transpose(0, 2, 1).reshape(r, m * r),
         _symmetric(k, terms.triples, triples).transpose(0, 1, 3, 2).reshape(k * k, m * k),
     )
-    return Polynomial(*(on_device(a) for a in arrays))
+    return jax.tree.map(on_device, Polynomial(*arrays, likelihood=flatter))
 
 
 def _solve(gram: np.ndarray, right: np.ndarray) -> np.ndarray:

@@ -52,7 +52,7 @@ def add_to_pool(stage: Stage, state: PoolState, model: Variables, drawn: Simulat
     proposals = [*state.proposals, trainable]
     models = [combine(p, rest) for p in proposals]
     values = bounded_below(drawn.log_likelihood)
-    pool = state.pool.add(drawn.s, values, drawn.log_ratio, models, drawn.residual)
+    pool = state.pool.add(drawn.s, values, drawn.log_ratio, models, drawn.features)
     target = pool.raised(state.target, stage.bridge_ess * stage.round_size)
     lost = lost_evidence(weight_report(drawn.log_weights), *pool.log_evidence())
     return PoolState(target, pool, proposals, max(lost, state.lost))

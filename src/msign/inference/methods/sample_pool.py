@@ -24,7 +24,7 @@ class SamplePool(eqx.Module):
         log_likelihood: `(capacity,)`.
         log_ratio: Log-density of each proposal minus log prior at each field
             `(proposals, capacity)`; the first proposal is the start of the stage.
-        residual: Whitened residuals `(capacity, m)` for an emulator (else `(capacity, 0)`).
+        features: Of the observations `(capacity, m)`, for an emulator (else `(capacity, 0)`).
         counts: Fields drawn from each proposal `(proposals,)`.
         size: Fields in the pool.
     """
@@ -32,13 +32,13 @@ class SamplePool(eqx.Module):
     s: np.ndarray
     log_likelihood: np.ndarray
     log_ratio: np.ndarray
-    residual: np.ndarray
+    features: np.ndarray
     counts: np.ndarray
     size: int
 
     @classmethod
     def empty(cls, capacity: int, m: int, proposals: int, observations: int = 0) -> "SamplePool":
-        """An empty pool with room for fields of m variables, proposals and residuals."""
+        """An empty pool with room for fields of m variables, proposals and features."""
         return cls(
             np.zeros((capacity, m)),
             np.zeros(capacity),
@@ -54,7 +54,7 @@ class SamplePool(eqx.Module):
         log_likelihood: np.ndarray,
         own_ratio: np.ndarray,
         proposals: Sequence[Variables],
-        residual: np.ndarray | None = None,
+        features: np.ndarray | None = None,
     ) -> "SamplePool":
         """The pool with fields drawn from the last of `proposals` added.
 
@@ -62,12 +62,12 @@ class SamplePool(eqx.Module):
         """
         n, start = len(s), self.size
         stop, last = start + n, len(proposals) - 1
-        names = ("s", "log_likelihood", "log_ratio", "residual", "counts")
+        names = ("s", "log_likelihood", "log_ratio", "features", "counts")
         new = SamplePool(**{name: getattr(self, name).copy() for name in names}, size=stop)
         new.s[start:stop] = s
         new.log_likelihood[start:stop] = log_likelihood
-        if self.residual.shape[1] and residual is not None:
-            new.residual[start:stop] = residual
+        if self.features.shape[1] and features is not None:
+            new.features[start:stop] = features
         for i, proposal in enumerate(proposals[:-1]):
             new.log_ratio[i, start:stop] = log_ratio(proposal, s)
         for a in range(0, start, n):  # pieces of one size, so that they are compiled once
