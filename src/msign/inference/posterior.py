@@ -17,6 +17,7 @@ from msign import checks, passes
 from msign.diagnostics.modes import find_model_modes
 from msign.inference.config import FitConfig
 from msign.inference.files import FitFiles, prior_network
+from msign.inference.refine import SMC, Refined, refine
 from msign.inference.simulate import part_size
 from msign.network import MsIGN
 from msign.priors import Prior
@@ -252,6 +253,36 @@ class Posterior:
         kept = index[total - n :]
         fields = _chunked(self.prior.unwhiten, u[kept])
         return Corrected(fields, len(np.unique(kept)), accepted / max(total - 1, 1))
+
+    def refine(
+        self,
+        n: int,
+        budget: int,
+        seed: int = 0,
+        method: SMC | str = "smc",
+        out: str | os.PathLike[str] | None = None,
+        resume: bool = False,
+        progress: bool = True,
+    ) -> Refined:
+        """N fields of the posterior by sequential Monte Carlo from the model, and the evidence.
+
+        For models whose weights are worth too little (one sample in a hundred, say): particles
+        go from the model to the posterior over as many temperatures as they need.
+
+        Args:
+            n: Number of fields.
+            budget: Forward simulations, a hard limit. Where they end too early there is a
+                `BudgetExceeded` and no result.
+            seed: Of all random numbers.
+            method: `"smc"`, or `SMC(...)` with its options.
+            out: Directory for checkpoints and results.
+            resume: Go on in `out`, with the same numbers, or with a larger budget.
+            progress: Whether to show a bar, on a terminal.
+        """
+        variables = self.variables
+        return refine(
+            self.problem, variables, self.scale, n, budget, seed, method, out, resume, progress
+        )
 
     # --- certificate ---------------------------------------------------------------------------
 
