@@ -69,12 +69,12 @@ class WeightReport:
         if lost or not np.isfinite(self.log_evidence):
             return (
                 f"NOT RELIABLE: {figures}. Neither samples nor weights describe the posterior; "
-                "give it a larger budget or a richer flow."
+                "`refine` them, or give it a larger budget or a richer flow."
             )
         if self.ess_fraction < 0.1 or (heavy and self.worst > np.log(5)) or self.lowest < -30:
             return (
                 f"ROUGH: {figures}. Use importance-corrected samples (`resample`, `metropolis`), "
-                "and expect slow convergence of tail quantities."
+                "and expect slow convergence of tail quantities, or `refine` them."
             )
         return (
             f"GOOD: {figures}; importance weights correct the rest. (A mode that the model never "

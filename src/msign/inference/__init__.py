@@ -5,8 +5,10 @@ from msign.inference.fit import fit
 from msign.inference.flows import Combined, Glow, Informed
 from msign.inference.methods import Emulator, Fresh, Pool
 from msign.inference.posterior import Posterior
+from msign.inference.refine import SMC, Refined
 
 __all__ = [
+    "SMC",
     "Combined",
     "Emulator",
     "FitConfig",
@@ -15,5 +17,6 @@ __all__ = [
     "Informed",
     "Pool",
     "Posterior",
+    "Refined",
     "fit",
 ]

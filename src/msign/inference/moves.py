@@ -6,16 +6,20 @@ With an angle a, a slope g and fresh standard normal numbers e, the proposal is
 
 preconditioned Crank-Nicolson (pCN) for g = 0 and the Langevin proposal of the same semi-implicit
 scheme for g the gradient of f (Cotter, Roberts, Stuart and White 2013): their acceptance does not
-fall as the lattice is refined. Both need the standard normal density as a reference, so they are made
-in a `Frame`: coordinates y in which the particles themselves have mean zero and unit covariance
-along the directions that data determine. One angle then serves all coordinates.
+fall as the lattice is refined. Both take the standard normal density as a reference, so they are
+made in a `Frame`: coordinates y in which particles have mean zero and unit covariance along the
+directions that data determine. Without it, one stiff direction makes small steps of all.
+
+Moves inside these directions and outside of them take turns, each with an angle of its own: two
+narrow modes allow small steps between them only, while all other coordinates are drawn anew.
 """
 
 from typing import NamedTuple
 
 import numpy as np
 
-PER_VARIABLE = 10  # particles for each variable whose covariance they estimate
+STEEP = 0.05  # mean square slope along a direction that is worth to know the covariance there
+SLOPES = 256  # of which directions are found
 LARGEST = np.pi / 2  # angle at which a proposal forgets where it came from
 GAIN = 1.5  # how fast the logarithm of the angle follows the acceptance
 
@@ -34,17 +38,16 @@ class Frame(NamedTuple):
     root: np.ndarray
 
     @classmethod
-    def of(cls, z: np.ndarray, basis: np.ndarray | None) -> "Frame":
-        """That of particles `(n, d)`; along no direction where they are too few to say."""
-        d = z.shape[1]
-        directions = (
-            np.eye(d, dtype=z.dtype) if basis is None and len(z) >= PER_VARIABLE * d else basis
-        )
-        if directions is None or len(z) < PER_VARIABLE * directions.shape[1]:
-            return cls(np.zeros((d, 0), z.dtype), np.zeros(0), np.zeros((0, 0)))
-        r = (z @ directions).astype(np.float64)
+    def of(cls, z: np.ndarray, basis: np.ndarray) -> "Frame":
+        """That of particles `(n, d)`, along orthonormal directions `(d, m)`."""
+        r = (z @ basis).astype(np.float64)
         covariance = np.cov(r.T).reshape(2 * r.shape[1:]) + 1e-6 * np.eye(r.shape[1])
-        return cls(directions, r.mean(0), np.linalg.cholesky(covariance))
+        return cls(basis, r.mean(0), np.linalg.cholesky(covariance))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing is outside of the directions."""
+        return self.basis.shape[0] == self.basis.shape[1]
 
     def enter(self, z: np.ndarray) -> np.ndarray:
         """From z to y."""
@@ -66,8 +69,25 @@ class Frame(NamedTuple):
         s, inner, outer = (a @ self.basis for a in (slope, y, z))
         return self._replaced(slope, s, (s - outer) @ self.root + inner)
 
+    def part(self, a: np.ndarray, inside: bool) -> np.ndarray:
+        """Components of vectors inside or outside of the directions."""
+        inner = (a @ self.basis) @ self.basis.T
+        return inner if inside else a - inner
+
     def _replaced(self, a: np.ndarray, old: np.ndarray, new: np.ndarray) -> np.ndarray:
         return a + ((new - old) @ self.basis.T).astype(a.dtype)
+
+
+def steep_directions(slope: np.ndarray, most: int) -> np.ndarray:
+    """Orthonormal directions `(d, m)` along which slopes `(n, d)` are not small, `most` at most.
+
+    Where the mean square slope of f along a direction is small, the density there is close to
+    standard normal (Zahm, Cui, Law, Spantini and Marzouk 2022).
+    """
+    some = slope[:: -(-len(slope) // SLOPES)].astype(np.float64)
+    squares, left = np.linalg.eigh(some @ some.T / len(some))
+    found = np.flatnonzero(squares > STEEP)[::-1][:most]
+    return (some.T @ left[:, found] / np.sqrt(len(some) * squares[found])).astype(slope.dtype)
 
 
 def proposed(

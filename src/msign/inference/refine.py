@@ -31,7 +31,7 @@ from jaxtyping import ArrayLike
 
 from msign import archive, checks
 from msign.diagnostics.modes import find_modes
-from msign.inference.moves import Frame, adapted, log_drift, proposed
+from msign.inference.moves import Frame, adapted, log_drift, proposed, steep_directions
 from msign.inference.simulate import part_size
 from msign.noise import default_dtype, generator, normal
 from msign.problems.inverse import InverseProblem, missing_forward
@@ -44,6 +44,7 @@ from msign.weights import highest_power, resampled
 SHOWN = 32  # variables in which modes are looked for
 FEWEST, MOST = 100, 1000  # particles, unless more fields are asked for
 SWEEPS_PAID = 100  # moves of every particle that a budget should pay for
+PER_VARIABLE = 10  # particles for each variable whose covariance they estimate
 FEW_FAMILIES = 20  # draws below which no error can be estimated
 ROUGH_EVIDENCE = 0.3  # standard error of the log evidence that is large
 
@@ -53,8 +54,9 @@ class SMC:
     """Options of sequential Monte Carlo.
 
     Attributes:
-        moves: `pcn`, which needs no derivative; `langevin`, which does, and costs two simulations
-            where pCN costs one; `auto`: pCN.
+        moves: `pcn`, which needs no derivative; `langevin`, which does, costs two simulations where
+            pCN costs one, and finds by itself the directions that data determine; `auto`: pCN
+            unless these are unknown (whole networks in many dimensions) and there is a derivative.
         particles: Number of particles; None: a hundredth of the budget, between 100 and 1000. Never
             fewer than the fields asked for.
         ess: Part of the particles that the weights of the next temperature are worth.
@@ -96,13 +98,16 @@ class SMC:
         """Simulations that weighing or moving every particle once takes."""
         return (self.particles or 0) * (2 if self.gradient else 1)
 
-    def settled(self, problem: InverseProblem, n: int, budget: int) -> "SMC":
-        """With moves and particles chosen for a problem."""
+    def settled(self, problem: InverseProblem, flow: Variables, n: int, budget: int) -> "SMC":
+        """With moves and particles chosen for a problem and a flow."""
         if self.moves == "langevin" and not problem.differentiable:
             raise ValueError("moves must not be 'langevin': the forward map has no derivative")
-        particles = self.particles or int(np.clip(budget // SWEEPS_PAID, FEWEST, MOST))
-        moves = "pcn" if self.moves == "auto" else self.moves
-        return dataclasses.replace(self, moves=moves, particles=max(n, particles))
+        share = int(np.clip(budget // SWEEPS_PAID, FEWEST, MOST))
+        particles, moves = max(n, self.particles or share), self.moves
+        if moves == "auto":
+            known = flow.basis is not None or 2 * PER_VARIABLE * flow.dim <= particles
+            moves = "langevin" if problem.differentiable and not known else "pcn"
+        return dataclasses.replace(self, moves=moves, particles=particles)
 
 
 class Refined(NamedTuple):
@@ -197,15 +202,31 @@ class State(NamedTuple):
         particles: Of equal weight at this temperature.
         temperature: T.
         log_evidence: Log of the normalising constant at T.
-        angle: Of the next proposals.
+        angles: Of the next proposals outside and inside of the frame's directions.
         steps: What was done at each temperature.
     """
 
     particles: Particles
     temperature: float
     log_evidence: float
-    angle: float
+    angles: list[float]
     steps: list[dict[str, float]]
+
+
+class Move(NamedTuple):
+    """How all particles are moved once.
+
+    Attributes:
+        temperature: T.
+        angle: Of the proposals.
+        inside: Whether along the directions of the frame, or along all others.
+        frames: Coordinates for the first and for the second half of the particles.
+    """
+
+    temperature: float
+    angle: float
+    inside: bool
+    frames: tuple[Frame, Frame]
 
 
 class Sampler(NamedTuple):
@@ -232,7 +253,7 @@ class Sampler(NamedTuple):
         for i, rows in enumerate(_parts(n, d)):
             z = normal(jr.fold_in(self._key(0, 0), i), (rows.stop - rows.start, d))
             parts.append(Particles(z, *self.weigh(z), np.arange(rows.start, rows.stop)))
-        return State(_joined(parts), 0.0, 0.0, 0.5, [])
+        return State(_joined(parts), 0.0, 0.0, [0.5, 0.5], [])
 
     def weigh(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
         """Log w of places in the noise, and its gradient if moves need it."""
@@ -270,54 +291,89 @@ class Sampler(NamedTuple):
         )
 
     def moved(self, state: State, most: int) -> State:
-        """Particles moved until they have forgotten where they were, or `most` times."""
-        particles, angle, first = state.particles, state.angle, state.particles.log_weight
-        frame = Frame.of(particles.z, basis_of(self.variables))
-        kept, accepted, left = 1.0, [], 1.0
-        while len(accepted) < most and left > self.options.correlation:
+        """Particles moved until they have forgotten where they were, or `most` times.
+
+        Outside of the frame's directions what is left of the coordinates tells; inside, where they
+        may stay in their mode, the correlation of the log-weights.
+        """
+        particles, angles = state.particles, list(state.angles)
+        first, accepted = particles.log_weight, list[float]()
+        frames = self.frames(particles, state.temperature)
+        has_inside = any(frame.basis.shape[1] > 0 for frame in frames)
+        kept = 0.0 if all(frame.is_whole for frame in frames) else 1.0
+        left, inside = 1.0, False
+        while len(accepted) < most and max(kept, left) > self.options.correlation:
+            inside = has_inside and (kept <= self.options.correlation or not inside)
+            inside = inside and left > self.options.correlation
             key = self._key(1 + len(state.steps), 1 + len(accepted))
-            particles, acceptance = self.sweep(particles, frame, state.temperature, angle, key)
+            move = Move(state.temperature, angles[inside], inside, frames)
+            particles, acceptance = self.sweep(particles, move, key)
             accepted.append(acceptance)
-            kept *= 1 - acceptance * (1 - np.cos(angle))
-            left = max(kept, _correlation(first, particles.log_weight))
-            angle = adapted(angle, acceptance, self.options.wanted)
+            left = _correlation(first, particles.log_weight)
+            if not inside:
+                kept *= 1 - acceptance * (1 - np.cos(angles[inside]))
+            angles[inside] = adapted(angles[inside], acceptance, self.options.wanted)
         done = {
             "temperature": state.temperature,
             "sweeps": len(accepted),
             "acceptance": float(np.mean(accepted)),
-            "correlation": float(left),
-            "angle": angle,
+            "correlation": float(max(kept, left)),
             "nfs": self.simulator.nfs,
         }
-        return state._replace(particles=particles, angle=angle, steps=[*state.steps, done])
+        return state._replace(particles=particles, angles=angles, steps=[*state.steps, done])
 
-    def sweep(
-        self, particles: Particles, frame: Frame, temperature: float, angle: float, key: Any
-    ) -> tuple[Particles, float]:
+    def frames(self, particles: Particles, temperature: float) -> tuple[Frame, Frame]:
+        """Coordinates for the moves of the first and of the second half of the particles.
+
+        Each is that of the other half: moves leave a density invariant if their coordinates do not
+        depend on what is moved.
+        """
+        first, second = (
+            Frame.of(half.z, self.directions(half, temperature))
+            for half in (_rows(particles, rows) for rows in _halves(len(particles.z)))
+        )
+        return second, first
+
+    def directions(self, particles: Particles, temperature: float) -> np.ndarray:
+        """Directions `(d, m)` whose covariance particles can tell: steep ones, or the flow's."""
+        n, d = particles.z.shape
+        most = n // PER_VARIABLE
+        if particles.slope is not None:
+            return steep_directions(temperature * particles.slope, most)
+        if self.variables.basis is None:
+            return np.eye(d, d if d <= most else 0, dtype=particles.z.dtype)
+        return np.asarray(paramax.unwrap(self.variables.basis))[:, :most]  # the stiffest first
+
+    def sweep(self, particles: Particles, move: Move, key: Any) -> tuple[Particles, float]:
         """Every particle moved once, some at a time, and the mean acceptance."""
-        parts, chances = [], []
-        for i, rows in enumerate(_parts(*particles.z.shape)):
-            old = _rows(particles, rows)
-            part, chance = self._step(old, frame, temperature, angle, jr.fold_in(key, i))
-            parts.append(part)
-            chances.append(chance)
+        parts, chances = list[Particles](), []
+        for rows, frame in zip(_halves(len(particles.z)), move.frames, strict=True):
+            half = _rows(particles, rows)
+            for piece in _parts(*half.z.shape):
+                now = jr.fold_in(key, len(parts))
+                part, chance = self._step(_rows(half, piece), frame, move, now)
+                parts.append(part)
+                chances.append(chance)
         return _joined(parts), float(np.concatenate(chances).mean())
 
     def _step(
-        self, old: Particles, frame: Frame, temperature: float, angle: float, key: Any
+        self, old: Particles, frame: Frame, move: Move, key: Any
     ) -> tuple[Particles, np.ndarray]:
-        rng = generator(key)
+        """Particles after a proposal to each, and the chance with which it was accepted."""
+        rng, angle, t = generator(key), move.angle, move.temperature
 
         def seen(particles: Particles, y: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
             """Log-density over that of the reference, and its gradient, in the frame."""
-            value = temperature * particles.log_weight + frame.log_change(y, particles.z)
+            value = t * particles.log_weight + frame.log_change(y, particles.z)
             if particles.slope is None:
                 return value, None
-            return value, frame.slope(y, particles.z, temperature * particles.slope)
+            slope = frame.slope(y, particles.z, t * particles.slope)
+            return value, frame.part(slope, move.inside)
 
         y = frame.enter(old.z)
         value, slope = seen(old, y)
-        y_new = proposed(y, slope, rng.standard_normal(y.shape, y.dtype), angle)
+        whole = proposed(y, slope, rng.standard_normal(y.shape, y.dtype), angle)
+        y_new = y + frame.part(whole - y, move.inside)
         z = frame.leave(y_new)
         new = Particles(z, *self.weigh(z), old.family)
         value_new, slope_new = seen(new, y_new)
@@ -344,12 +400,7 @@ def temperatures_left(before: float, temperature: float) -> int:
     return math.ceil(min(same, -math.log(temperature) / math.log(ratio)))
 
 
-def basis_of(variables: Variables) -> np.ndarray | None:
-    """Directions of whitened space that a flow moves; None: all."""
-    return None if variables.basis is None else np.asarray(paramax.unwrap(variables.basis))
-
-
-# --- a refinement from its arguments to its result --------------------------------------------------
+# --- a refinement from its arguments to its result ------------------------------------------------
 
 
 def refine(
@@ -364,7 +415,7 @@ def refine(
     resume: bool = False,
     progress: bool = True,
 ) -> Refined:
-    """N fields of the posterior of a scale from the flow of its variables; see `Posterior.refine`."""
+    """N fields of the posterior from the flow of its variables; see `Posterior.refine`."""
     checks.integer("n", n, 1)
     checks.integer("budget", budget, 1)
     checks.integer("seed", seed, 0)
@@ -372,7 +423,7 @@ def refine(
         missing_forward(None)
     if not isinstance(method, SMC):
         method = {"smc": SMC()}[checks.one_of("method", method, ("smc",))]
-    options = method.settled(problem, n, budget)
+    options = method.settled(problem, variables, n, budget)
     _check_budget(budget, options, problem.inflate * problem.scales * (scale < problem.scales))
     files = None
     if out is not None:
@@ -402,13 +453,14 @@ def _run(sampler: Sampler, files: "RefineFiles | None", progress: bool) -> tuple
     """From the flow, or from a checkpoint, to temperature one; and the seconds that it took."""
     simulator, before = sampler.simulator, 0.0
     began = time.monotonic()
-    texts = "T {temperature}", "acceptance {acceptance}  nFS {nfs}"
-    shown = {"temperature": "0", "acceptance": "-", "nfs": 0}
+    before_bar, behind_bar = "T {temperature}", "acceptance {acceptance}  nFS {nfs}"
     found = None if files is None else files.load_checkpoint(sampler)
     if found is not None:
         state, counts, before = found
         simulator.restore(counts)
-    with ProgressBar(progress, 1.0, *texts, **shown) as bar:
+    with ProgressBar(
+        progress, 1.0, before_bar, behind_bar, temperature="0", acceptance="-", nfs=0
+    ) as bar:
         if found is None:
             state = sampler.start()
         while state.temperature < 1:
@@ -479,7 +531,7 @@ def _result(sampler: Sampler, state: State, n: int, seconds: float) -> Refined:
     )
 
 
-# --- files ------------------------------------------------------------------------------------------
+# --- files ----------------------------------------------------------------------------------------
 
 
 class RefineFiles(RunDirectory):
@@ -546,7 +598,7 @@ def _identity(problem: InverseProblem, variables: Variables) -> dict[str, Any]:
     }
 
 
-# --- small helpers ----------------------------------------------------------------------------------
+# --- small helpers --------------------------------------------------------------------------------
 
 
 def _correlation(a: np.ndarray, b: np.ndarray) -> float:
@@ -558,6 +610,10 @@ def _parts(n: int, d: int) -> list[slice]:
     """Rows of `(n, d)` that are held at once."""
     size = part_size(d)
     return [slice(i, min(i + size, n)) for i in range(0, n, size)]
+
+
+def _halves(n: int) -> tuple[slice, slice]:
+    return slice(0, n // 2), slice(n // 2, n)
 
 
 def _rows(particles: Particles, rows: Any) -> Particles:
