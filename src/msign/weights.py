@@ -5,6 +5,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from typing import Protocol
 
 import numpy as np
 from jaxtyping import ArrayLike
@@ -153,7 +154,17 @@ def _pareto_shape(x: np.ndarray) -> float:
     return float((n * found + 10 * 0.5) / (n + 10))
 
 
-def lost_evidence(report: WeightReport, log_evidence: float, stderr: float) -> float:
+class Estimated(Protocol):
+    """What has an estimate of the evidence."""
+
+    @property
+    def log_evidence(self) -> float: ...
+
+    @property
+    def log_evidence_stderr(self) -> float: ...
+
+
+def lost_evidence(report: Estimated, log_evidence: float, stderr: float) -> float:
     """How far another estimate of the log evidence lies above a report's; 0 if not for certain.
 
     A model that has lost a mode has perfect weights on the rest, and an evidence that is too low.

@@ -21,7 +21,9 @@ def problem_of(
     if name is not None:
         return load_problem(name, **options)
     path = pathlib.Path(run) / "problem.json"
-    origin = RunDirectory(run).read_json(path.name) if path.exists() else {"problem": None}
+    origin: dict[str, Any] = {"problem": None}
+    if path.exists():
+        origin = RunDirectory(run).read_json(path.name)
     if origin["problem"] not in BUILT_IN:
         known = "unknown" if origin["problem"] is None else repr(origin["problem"])
         raise ValueError(f"problem must be given: that of the run in {run} is {known}")

@@ -44,13 +44,19 @@ class Certificate(NamedTuple):
     log_evidence: float | None = None
     log_evidence_stderr: float | None = None
 
+    @property
+    def known_evidence(self) -> tuple[float, float] | None:
+        """Log evidence by all fields of the stage, and its standard error; None if not known."""
+        if self.log_evidence is None or self.log_evidence_stderr is None:
+            return None
+        return self.log_evidence, self.log_evidence_stderr
+
     def report(self) -> WeightReport:
         """Effective sample size, k-hat, divergence and evidence."""
-        report = weight_report(self.log_weights)
-        if self.log_evidence is None or self.log_evidence_stderr is None:
+        report, known = weight_report(self.log_weights), self.known_evidence
+        if known is None:
             return report
-        lost = lost_evidence(report, self.log_evidence, self.log_evidence_stderr)
-        return dataclasses.replace(report, lost=lost)
+        return dataclasses.replace(report, lost=lost_evidence(report, *known))
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON values."""
@@ -279,10 +285,9 @@ class Posterior:
             resume: Go on in `out`, with the same numbers, or with a larger budget.
             progress: Whether to show a bar, on a terminal.
         """
-        variables = self.variables
-        return refine(
-            self.problem, variables, self.scale, n, budget, seed, method, out, resume, progress
-        )
+        known = self.certificates[self.scale]
+        given = (self.problem, self.variables, self.scale, n, budget, seed, method)
+        return refine(*given, out, resume, progress, known.known_evidence)
 
     # --- certificate ---------------------------------------------------------------------------
 

@@ -39,7 +39,7 @@ from msign.problems.simulator import BudgetExceeded, Simulator
 from msign.progress import ProgressBar
 from msign.rundir import RunDirectory
 from msign.variables import Variables, draw, pulled_back
-from msign.weights import highest_power, resampled
+from msign.weights import highest_power, lost_evidence, resampled
 
 SHOWN = 32  # variables in which modes are looked for
 FEWEST, MOST = 100, 1000  # particles, unless more fields are asked for
@@ -130,6 +130,8 @@ class Refined(NamedTuple):
         nfs: Forward simulations used.
         failures: Simulations that were rejected.
         seconds: Time used.
+        lost: Log evidence known from training above this one: a mode is missing (0: none for
+            certain).
     """
 
     fields: np.ndarray
@@ -146,6 +148,7 @@ class Refined(NamedTuple):
     nfs: int
     failures: int
     seconds: float
+    lost: float = 0.0
 
     def stderr(self, values: ArrayLike) -> np.ndarray:
         """Standard error of the mean over the fields of `values` `(n, ...)`."""
@@ -159,10 +162,16 @@ class Refined(NamedTuple):
             f"evidence {self.log_evidence:.4g} +- {self.log_evidence_stderr:.2g}, correlation "
             f"with their start at most {self.correlation:.2f}"
         )
+        if self.lost > 0:
+            return (
+                f"NOT RELIABLE: {figures}, but fields simulated in training carry "
+                f"{np.exp(self.lost):.3g} times the mass: the flow has lost a mode, and so have "
+                "these fields. Give the fit a larger budget or a richer flow."
+            )
         if self.distinct < FEW_FAMILIES:
             return f"NOT RELIABLE: {figures}. Give it a larger budget and more particles."
         if self.log_evidence_stderr > ROUGH_EVIDENCE or self.correlation > 0.7:
-            return f"ROUGH: {figures}. Give it a larger budget."
+            return f"ROUGH: {figures}. Give it a larger budget, more particles or more sweeps."
         return f"GOOD: {figures}. (A mode that the flow never visits is still not found.)"
 
     def numbers(self) -> dict[str, Any]:
@@ -414,8 +423,12 @@ def refine(
     out: str | os.PathLike[str] | None = None,
     resume: bool = False,
     progress: bool = True,
+    known: tuple[float, float] | None = None,
 ) -> Refined:
-    """N fields of the posterior from the flow of its variables; see `Posterior.refine`."""
+    """N fields of the posterior from the flow of its variables; see `Posterior.refine`.
+
+    `known` is another estimate of the log evidence and its standard error, from training.
+    """
     checks.integer("n", n, 1)
     checks.integer("budget", budget, 1)
     checks.integer("seed", seed, 0)
@@ -434,6 +447,8 @@ def refine(
     sampler = Sampler(variables, scale, Simulator(problem, budget), options, key)
     state, seconds = _run(sampler, files, progress)
     result = _result(sampler, state, n, seconds)
+    if known is not None:
+        result = result._replace(lost=lost_evidence(result, *known))
     if files is not None:
         files.write(result)
     return result
