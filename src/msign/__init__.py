@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from msign import problems
     from msign.bijections import GlowConfig, InformedConfig
     from msign.inference import (
+        SMC,
         Combined,
         Emulator,
         FitConfig,
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from msign.problems import InverseProblem, Simulator, likelihoods
 
 __all__ = [
+    "SMC",
     "Combined",
     "DensePrior",
     "Emulator",

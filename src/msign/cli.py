@@ -78,7 +78,12 @@ def run(
         if overwrite and (out / "config.json").exists():
             shutil.rmtree(out)
         limit = default_budget(problem) if budget is None else budget
-        summary = run_problem(made, out, limit, seed, resume, config)
+        given = {"size": size, **chosen}
+        origin = {
+            "problem": problem,
+            "options": {k: v for k, v in given.items() if v is not None},
+        }
+        summary = run_problem(made, out, limit, seed, resume, config, origin)
     typer.echo("\n".join(summary_lines(summary)))
     typer.echo(f"\nwritten to {out}")
 
@@ -109,6 +114,34 @@ def show(
 
     with one_line_errors():
         typer.echo("\n".join(summary_lines(read_summary(run))))
+
+
+@app.command()
+def refine(
+    run: Annotated[pathlib.Path, typer.Argument(help="Directory of a finished run.")],
+    problem: Annotated[
+        str | None,
+        typer.Option(help="Of the run; needed if it is path/to/file.py:name.", show_default=False),
+    ] = None,
+    size: Annotated[int | None, typer.Option(help="Cells per side (built-in problems).")] = None,
+    gamma: Annotated[float | None, typer.Option(help="Noise (built-in problems).")] = None,
+    tilt: Annotated[float | None, typer.Option(help="F = t^2 + tilt t (synthetic).")] = None,
+    hard: Annotated[bool | None, typer.Option(help="The hard variant (elliptic).")] = None,
+    n: Annotated[int, typer.Option("-n", "--n", help="Number of fields.")] = 1000,
+    budget: Annotated[int, typer.Option(help="Forward simulations, a hard limit.")] = 100_000,
+    seed: Seed = 0,
+    moves: Annotated[str, typer.Option(help="`pcn`, `langevin` or `auto`.")] = "auto",
+    resume: Annotated[bool, typer.Option(help="Go on with an interrupted refinement.")] = False,
+    overwrite: Annotated[bool, typer.Option(help="Delete an older refinement first.")] = False,
+) -> None:
+    """Take a run on to the posterior by sequential Monte Carlo: fields, evidence, modes."""
+    from msign.experiments.refine import refine_run, refined_lines
+
+    with one_line_errors():
+        options = {"size": size, "gamma": gamma, "tilt": tilt, "hard": hard}
+        found, out = refine_run(run, problem, options, n, budget, seed, moves, resume, overwrite)
+    typer.echo("\n".join(refined_lines(found)))
+    typer.echo(f"\nwritten to {out}")
 
 
 @app.command()

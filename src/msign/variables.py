@@ -100,6 +100,22 @@ def _forward(variables: Variables, z: Array) -> tuple[Array, Array]:
     return variables.forward(z)
 
 
+def pulled_back(variables: Variables, noise: np.ndarray, gradient: np.ndarray) -> np.ndarray:
+    """Gradient in the noise `(n, d)` of f(u) - (log p - log prior), from that of f in u."""
+    n = len(noise)
+    basis = None if variables.basis is None else np.asarray(paramax.unwrap(variables.basis))
+    z, slope = (noise, gradient) if basis is None else (noise @ basis, gradient @ basis)
+    moved = _pulled_back(variables.alone, on_device(padded(z)), on_device(padded(slope)))
+    found = np.asarray(moved)[:n]
+    return found if basis is None else gradient + (found - slope) @ basis.T
+
+
+@eqx.filter_jit
+def _pulled_back(variables: Variables, z: Array, slope: Array) -> Array:
+    (_, ratio), pull = jax.vjp(variables.forward, z)
+    return pull((slope, -jnp.ones_like(ratio)))[0]
+
+
 def log_ratio(variables: Variables, s: ArrayLike) -> np.ndarray:
     """Log p - log prior of a batch of variables `(n, m)`."""
     return in_pieces(lambda part: (_log_ratio(variables.alone, part),), np.asarray(s))[0]

@@ -5,6 +5,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from typing import Protocol
 
 import numpy as np
 from jaxtyping import ArrayLike
@@ -69,12 +70,12 @@ class WeightReport:
         if lost or not np.isfinite(self.log_evidence):
             return (
                 f"NOT RELIABLE: {figures}. Neither samples nor weights describe the posterior; "
-                "give it a larger budget or a richer flow."
+                "`refine` them, or give it a larger budget or a richer flow."
             )
         if self.ess_fraction < 0.1 or (heavy and self.worst > np.log(5)) or self.lowest < -30:
             return (
                 f"ROUGH: {figures}. Use importance-corrected samples (`resample`, `metropolis`), "
-                "and expect slow convergence of tail quantities."
+                "and expect slow convergence of tail quantities, or `refine` them."
             )
         return (
             f"GOOD: {figures}; importance weights correct the rest. (A mode that the model never "
@@ -153,7 +154,17 @@ def _pareto_shape(x: np.ndarray) -> float:
     return float((n * found + 10 * 0.5) / (n + 10))
 
 
-def lost_evidence(report: WeightReport, log_evidence: float, stderr: float) -> float:
+class Estimated(Protocol):
+    """What has an estimate of the evidence."""
+
+    @property
+    def log_evidence(self) -> float: ...
+
+    @property
+    def log_evidence_stderr(self) -> float: ...
+
+
+def lost_evidence(report: Estimated, log_evidence: float, stderr: float) -> float:
     """How far another estimate of the log evidence lies above a report's; 0 if not for certain.
 
     A model that has lost a mode has perfect weights on the rest, and an evidence that is too low.

@@ -90,9 +90,15 @@ def run_problem(
     seed: int,
     resume: bool,
     config: FitConfig,
+    origin: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Fit, compare with the exact reference where there is one, write summary and figures."""
+    """Fit, compare with the exact reference where there is one, write summary and figures.
+
+    `origin`, the problem's name and options, is kept for commands that simulate it again.
+    """
     posterior = fit(problem, budget, seed, out, resume, config=config)
+    if origin is not None:
+        RunDirectory(out).write_json("problem.json", origin)
     if problem.reference is not None:
         posterior.reference = evaluate_against_reference(posterior)
         posterior.save(out)

@@ -5,8 +5,10 @@ from msign.inference.fit import fit
 from msign.inference.flows import Cellwise, Combined, Glow, Informed
 from msign.inference.methods import Cells, Emulator, Fresh, Pool
 from msign.inference.posterior import Posterior
+from msign.inference.refine import SMC, Refined
 
 __all__ = [
+    "SMC",
     "Cells",
     "Cellwise",
     "Combined",
@@ -17,5 +19,6 @@ __all__ = [
     "Informed",
     "Pool",
     "Posterior",
+    "Refined",
     "fit",
 ]

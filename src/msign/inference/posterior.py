@@ -18,6 +18,7 @@ from msign import checks, passes
 from msign.diagnostics.modes import find_model_modes
 from msign.inference.config import FitConfig
 from msign.inference.files import FitFiles, prior_network
+from msign.inference.refine import SMC, Refined, refine
 from msign.inference.simulate import part_size
 from msign.network import MsIGN
 from msign.noise import normal, on_device
@@ -45,13 +46,19 @@ class Certificate(NamedTuple):
     log_evidence: float | None = None
     log_evidence_stderr: float | None = None
 
+    @property
+    def known_evidence(self) -> tuple[float, float] | None:
+        """Log evidence by all fields of the stage, and its standard error; None if not known."""
+        if self.log_evidence is None or self.log_evidence_stderr is None:
+            return None
+        return self.log_evidence, self.log_evidence_stderr
+
     def report(self) -> WeightReport:
         """Effective sample size, k-hat, divergence and evidence."""
-        report = weight_report(self.log_weights)
-        if self.log_evidence is None or self.log_evidence_stderr is None:
+        report, known = weight_report(self.log_weights), self.known_evidence
+        if known is None:
             return report
-        lost = lost_evidence(report, self.log_evidence, self.log_evidence_stderr)
-        return dataclasses.replace(report, lost=lost)
+        return dataclasses.replace(report, lost=lost_evidence(report, *known))
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON values."""
@@ -264,6 +271,35 @@ class Posterior:
         kept = index[total - n :]
         fields = _fields(self.prior, u[kept])
         return Corrected(fields, len(np.unique(kept)), accepted / max(total - 1, 1))
+
+    def refine(
+        self,
+        n: int,
+        budget: int,
+        seed: int = 0,
+        method: SMC | str = "smc",
+        out: str | os.PathLike[str] | None = None,
+        resume: bool = False,
+        progress: bool = True,
+    ) -> Refined:
+        """N fields of the posterior by sequential Monte Carlo from the model, and the evidence.
+
+        For models whose weights are worth too little (one sample in a hundred, say): particles
+        go from the model to the posterior over as many temperatures as they need.
+
+        Args:
+            n: Number of fields.
+            budget: Forward simulations, a hard limit. Where they end too early there is a
+                `BudgetExceeded` and no result.
+            seed: Of all random numbers.
+            method: `"smc"`, or `SMC(...)` with its options.
+            out: Directory for checkpoints and results.
+            resume: Go on in `out`, with the same numbers, or with a larger budget.
+            progress: Whether to show a bar, on a terminal.
+        """
+        known = self.certificates[self.scale]
+        given = (self.problem, self.variables, self.scale, n, budget, seed, method)
+        return refine(*given, out, resume, progress, known.known_evidence)
 
     # --- certificate ---------------------------------------------------------------------------
 
