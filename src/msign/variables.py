@@ -102,11 +102,9 @@ def _forward(variables: Variables, z: Array) -> tuple[Array, Array]:
 
 def pulled_back(variables: Variables, noise: np.ndarray, gradient: np.ndarray) -> np.ndarray:
     """Gradient in the noise `(n, d)` of f(u) - (log p - log prior), from that of f in u."""
-    n = len(noise)
     basis = None if variables.basis is None else np.asarray(paramax.unwrap(variables.basis))
     z, slope = (noise, gradient) if basis is None else (noise @ basis, gradient @ basis)
-    moved = _pulled_back(variables.alone, on_device(padded(z)), on_device(padded(slope)))
-    found = np.asarray(moved)[:n]
+    (found,) = in_pieces(lambda *part: (_pulled_back(variables.alone, *part),), z, slope)
     return found if basis is None else gradient + (found - slope) @ basis.T
 
 
@@ -127,16 +125,20 @@ def _log_ratio(variables: Variables, s: Array) -> Array:
 
 
 def in_pieces(
-    program: Callable[[Array], tuple[Array, ...]], rows: np.ndarray
+    program: Callable[..., tuple[Array, ...]], *arrays: np.ndarray
 ) -> tuple[np.ndarray, ...]:
-    """What a program makes of rows, given to it in pieces of one size out of two: it is compiled
-    at most twice, however many rows there are.
+    """What a program makes of the rows of arrays of one length.
+
+    It is given pieces of one size out of two, so that it is compiled at most twice however many
+    rows there are.
     """
-    size = min(PIECES[len(rows) > PIECES[0]], max(1, VALUES_AT_ONCE // max(1, rows.shape[1])))
-    missing = -len(rows) % size
-    whole = np.concatenate([rows, np.broadcast_to(rows[-1:], (missing, *rows.shape[1:]))])
-    parts = [program(on_device(whole[i : i + size])) for i in range(0, len(whole), size)]
-    return tuple(np.concatenate(column)[: len(rows)] for column in zip(*parts, strict=True))
+    n, width = arrays[0].shape
+    size = min(PIECES[n > PIECES[0]], max(1, VALUES_AT_ONCE // max(1, width)))
+    padding = [(0, -n % size), (0, 0)]
+    whole = [np.pad(rows, padding, mode="edge") for rows in arrays]
+    pieces = (slice(i, i + size) for i in range(0, len(whole[0]), size))
+    parts = [program(*(on_device(rows[piece]) for rows in whole)) for piece in pieces]
+    return tuple(np.concatenate(column)[:n] for column in zip(*parts, strict=True))
 
 
 @eqx.filter_jit

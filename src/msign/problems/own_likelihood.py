@@ -12,7 +12,7 @@ import numpy as np
 from msign.noise import default_dtype, on_device
 from msign.problems.data_likelihood import DataLikelihood, Inflation, Layout, OwnValues, flattened
 from msign.problems.likelihoods import Likelihood
-from msign.variables import padded
+from msign.variables import in_pieces
 
 Summands = Callable[[Any, Any], Any]
 
@@ -139,10 +139,9 @@ def _for_each(function: Callable[..., Any], summands: Summands, features: Any, d
     NumPy arrays are compiled code's business, too, and come back as such.
     """
     if isinstance(features, np.ndarray):
-        rows = on_device(padded(features.reshape(-1, features.shape[-1])))
-        found = _compiled(function, summands, rows, on_device(data))
-        n = int(np.prod(features.shape[:-1]))
-        return np.asarray(found, np.float64)[:n].reshape(*features.shape[:-1], -1)
+        given, rows = on_device(data), features.reshape(-1, features.shape[-1])
+        (found,) = in_pieces(lambda part: (_compiled(function, summands, part, given),), rows)
+        return found.astype(np.float64).reshape(*features.shape[:-1], -1)
     one = partial(function, summands, data=data)
     return jax.vmap(one)(features) if features.ndim == 2 else one(features)
 
