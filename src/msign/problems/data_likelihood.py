@@ -118,7 +118,8 @@ class _Normal(DataLikelihood):
     """Features are residuals, standard normal under the data's distribution."""
 
     def terms(self, features: Any) -> Any:
-        return -0.5 * features**2
+        """All in one: compiled code rounds a sum of halves in another way."""
+        return -0.5 * (features**2).sum(-1, keepdims=True)
 
     def score(self, features: Any) -> Any:
         return -features
