@@ -21,6 +21,7 @@ from msign.variables import (
     in_pieces,
     log_ratio,
     log_ratio_and_score,
+    pulled_back,
 )
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -129,6 +130,22 @@ def test_fields_have_the_variables_along_the_basis_and_noise_elsewhere():
     np.testing.assert_allclose(u @ across, noise @ across, rtol=0, atol=1e-12)
     np.testing.assert_allclose(log_ratio(variables, s), ratio, rtol=0, atol=1e-9)
     assert np.abs(s - noise @ basis).max() > 0.1
+
+
+@pytest.mark.parametrize("name", ["informed", "network"])
+def test_gradients_in_the_noise(name):
+    """Of half of the squared norm of the field minus log p - log prior, by differences."""
+    variables, step = MAKERS[name](), 1e-5
+    z = normal(jr.key(seeded(7)), (N, 8))
+    direction = normal(jr.key(seeded(8)), (N, 8))
+
+    def value(z):
+        u, _, ratio = draw(variables, z)
+        return 0.5 * np.sum(u**2, 1) - ratio
+
+    slope = (value(z + step * direction) - value(z - step * direction)) / (2 * step)
+    found = pulled_back(variables, z, draw(variables, z)[0])
+    np.testing.assert_allclose((found * direction).sum(1), slope, rtol=1e-5, atol=1e-6)
 
 
 def test_of_an_untrained_network_they_are_noise():

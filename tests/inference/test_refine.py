@@ -13,10 +13,10 @@ from helpers import Killed, killed_after, refused, seeded
 from inference.small import gaussian_posterior, linear_problem, ring_problem, started
 from msign import SMC, FitConfig, InverseProblem, LaplacePrior, Posterior, Simulator
 from msign.cli import app
-from msign.inference import refine as module
 from msign.inference.files import prior_network
 from msign.inference.posterior import Certificate
-from msign.inference.refine import Refined, RefineFiles, family_stderr, temperatures_left
+from msign.inference.refine import Refined, RefineFiles, family_stderr
+from msign.inference.smc import Sampler, temperatures_left
 from msign.network import MsIGN
 from msign.problems import synthetic
 from msign.problems.simulator import BudgetExceeded
@@ -279,7 +279,7 @@ def test_killed_before_the_first_checkpoint(tmp_path, monkeypatch):
         raise Killed
 
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(module.Sampler, "start", dying)
+        patch.setattr(Sampler, "start", dying)
         run()
     assert_same(run(resume=True), posterior.refine(40, 20_000, seeded(12), options))
 

@@ -5,7 +5,8 @@ from msign.inference.fit import fit
 from msign.inference.flows import Cellwise, Combined, Glow, Informed
 from msign.inference.methods import Cells, Emulator, Fresh, Pool
 from msign.inference.posterior import Posterior
-from msign.inference.refine import SMC, Refined
+from msign.inference.refine import Refined
+from msign.inference.smc import SMC
 
 __all__ = [
     "SMC",

@@ -18,8 +18,9 @@ from msign import checks, passes
 from msign.diagnostics.modes import find_model_modes
 from msign.inference.config import FitConfig
 from msign.inference.files import FitFiles, prior_network
-from msign.inference.refine import SMC, Refined, refine
+from msign.inference.refine import Refined, refine
 from msign.inference.simulate import part_size
+from msign.inference.smc import SMC
 from msign.network import MsIGN
 from msign.noise import normal, on_device
 from msign.priors import Prior

@@ -107,5 +107,5 @@ def test_fields_far_from_all_others_do_not_end_a_fit():
         fitted = fit_polynomial(s, s[:, :2] + 1.0, np.zeros(len(s)), cubic=12)
     near = jnp.asarray(normal(size=16))
     np.testing.assert_allclose(
-        fitted.residual(near), np.asarray(near)[:2] + 1.0, atol=0.5 * np.abs(near).max()
+        fitted.features(near), np.asarray(near)[:2] + 1.0, atol=0.5 * np.abs(near).max()
     )
