@@ -306,6 +306,7 @@ def test_a_stage_learns_where_some_simulations_are_rejected(method, tmp_path):
         start=network.variables(1), simulator=Simulator(problem), round_size=300, learning_rate=5e-3
     )
     records, files = [], FitFiles(tmp_path)
+    files.save_prior(problem)
 
     def after_round(state, record):
         records.append(record)
