@@ -44,6 +44,30 @@ def linear_in_every_cell(size: int = 64, noise: float = 0.2):
     )
 
 
+def cox_process(size: int = 32, points: float = 130.0):
+    """Counts of a log-Gaussian Cox process: exponential covariance, about `points` in all.
+
+    Variance 1.91 and correlation length 1/33 of the side, the pines of Moller, Syversveen and
+    Waagepetersen (1998).
+    """
+    s = (np.arange(size) + 0.5) / size
+    cells = np.stack(np.meshgrid(s, s, indexing="ij"), -1).reshape(-1, 2)
+    distance = np.linalg.norm(cells[:, None] - cells, axis=-1)
+    variance = 1.91
+    prior = msign.DensePrior(variance * np.exp(-33 * distance), (size, size))
+    offset = float(np.log(points / size**2) - variance / 2)
+    truth = np.asarray(prior.sample(jax.random.key(TRUTH), 1)[0], np.float64)
+    counts = np.random.default_rng(1).poisson(np.exp(truth + offset))
+    return msign.InverseProblem(
+        prior,
+        lambda x: x + offset,
+        counts,
+        likelihood=msign.likelihoods.Poisson(),
+        truth=truth,
+        name="Cox process",
+    )
+
+
 def elliptic_at_points(size: int = 64, points: int = 13, percent: float = 1.0):
     """Pressure in points x points cells of the elliptic problem, noise in percent of its maximum.
 

@@ -245,28 +245,30 @@ def gaussian_by_differences(
 ) -> Gaussian:
     """Laplace's approximation around the highest maximum found, without a derivative.
 
-    Levenberg-Marquardt steps from a few starts; the derivative of the residuals is that of
-    differences, d simulations for each.
+    Levenberg-Marquardt steps from a few starts, with the likelihood's Fisher information; the
+    derivative of what it is a function of is that of differences, d simulations for each.
     """
     dim = simulator.problem.priors[scale - 1].lattice.dim
     rng, each = generator(key), STARTS * (dim + 2)
     u = np.concatenate([np.zeros((1, dim)), rng.normal(size=(STARTS - 1, dim))])
-    residual, value = _residuals(simulator, u, scale)
+    likelihood = simulator.likelihood(scale)
+    features, value = _features(simulator, u, scale)
     damping = np.ones(STARTS)
     steps = min(DAMPED, (allowance - STARTS) // each)
     for k in range(steps):
-        slopes = _differences(simulator, u, residual, scale)
-        curvature = np.einsum("nki,nkj->nij", slopes, slopes) + np.eye(dim)
+        slopes = _differences(simulator, u, features, scale)
+        weighted = likelihood.information(features)[..., None] * slopes
+        curvature = np.einsum("nki,nkj->nij", weighted, slopes) + np.eye(dim)
         if k == steps - 1:
             break
-        gradient = np.einsum("nki,nk->ni", slopes, residual) + u
+        gradient = np.einsum("nki,nk->ni", slopes, likelihood.score(features)) - u
         damped = curvature + damping[:, None, None] * np.eye(dim)
-        step = -np.linalg.solve(damped, gradient[..., None])[..., 0]
-        there, reached = _residuals(simulator, u + step, scale)
+        step = np.linalg.solve(damped, gradient[..., None])[..., 0]
+        there, reached = _features(simulator, u + step, scale)
         better = reached > value
         gain = np.where(better, reached - value, np.inf).min()
         u = np.where(better[:, None], u + step, u)
-        residual = np.where(better[:, None], there, residual)
+        features = np.where(better[:, None], there, features)
         value = np.where(better, reached, value)
         damping = np.where(better, damping / 4, damping * 4)
         if gain < ENOUGH:
@@ -275,20 +277,20 @@ def gaussian_by_differences(
     return Gaussian(u[best], curvature[best])
 
 
-def _residuals(simulator: Simulator, u: np.ndarray, scale: int) -> tuple[np.ndarray, np.ndarray]:
-    """Whitened residuals of fields, zero where rejected, and log posterior densities."""
+def _features(simulator: Simulator, u: np.ndarray, scale: int) -> tuple[np.ndarray, np.ndarray]:
+    """What the likelihood sees of fields, zero where rejected, and log posterior densities."""
     found = simulator.evaluate(u, scale)
-    return np.nan_to_num(found.residual), found.log_likelihood - 0.5 * np.sum(u**2, 1)
+    return np.nan_to_num(found.features), found.log_likelihood - 0.5 * np.sum(u**2, 1)
 
 
 def _differences(
-    simulator: Simulator, u: np.ndarray, residual: np.ndarray, scale: int
+    simulator: Simulator, u: np.ndarray, features: np.ndarray, scale: int
 ) -> np.ndarray:
-    """Derivatives `(n, m, d)` of whitened residuals, by differences."""
+    """Derivatives `(n, m, d)` of what the likelihood sees, by differences."""
     n, dim = u.shape
     moved = (u[:, None] + APART * np.eye(dim)).reshape(-1, dim)
-    there = simulator.evaluate(moved, scale).residual.reshape(n, dim, -1)
-    return np.nan_to_num((there - residual[:, None]) / APART).transpose(0, 2, 1)
+    there = simulator.evaluate(moved, scale).features.reshape(n, dim, -1)
+    return np.nan_to_num((there - features[:, None]) / APART).transpose(0, 2, 1)
 
 
 def least_allowance(dim: int) -> int:
