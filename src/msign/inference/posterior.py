@@ -29,7 +29,7 @@ from msign.problems.simulator import Simulator
 from msign.variables import Variables, draw, in_pieces, log_ratio
 from msign.weights import WeightReport, lost_evidence, resampled, weight_report
 
-PIECE = 256  # fields drawn at a time
+PIECE = 128  # fields drawn at a time
 
 
 class Certificate(NamedTuple):

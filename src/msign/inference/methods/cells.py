@@ -5,7 +5,6 @@ from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
 from jaxtyping import Array, PRNGKeyArray, PyTree
@@ -21,6 +20,7 @@ from msign.noise import generator, on_device
 from msign.training import adam, adam_step, combine, schedule, split_trainable
 from msign.variables import Variables, draw
 
+AT_ONCE = 2048  # rows of a regression summed at a time
 SETTLED = 1 / 3  # of the steps, after which the maps of the cells move little
 
 
@@ -83,24 +83,36 @@ class Cells(Method):
 
 
 class _Regression:
-    """Sums from which gradients pulled back to the noise are regressed on the noise."""
+    """Sums from which gradients pulled back to the noise are regressed on the noise.
+
+    They are made of many rows at a time: the sums are large matrices, slow to be read and written.
+    """
 
     def __init__(self, dim: int):
         self.rows, self.square, self.product = 0, np.zeros((dim, dim)), np.zeros((dim, dim))
         self.total = np.zeros(dim)
+        self.waiting: list[tuple[np.ndarray, np.ndarray]] = []
 
     def add(self, z: np.ndarray, gradients: np.ndarray) -> None:
         self.rows += len(z)
-        self.total += gradients.sum(0)
-        z = z.astype(gradients.dtype)
-        self.square += z.T @ z
-        self.product += z.T @ gradients
+        self.waiting.append((z.astype(gradients.dtype), gradients))
+        if sum(len(z) for z, _ in self.waiting) >= AT_ONCE:
+            self._sum()
+
+    def _sum(self) -> None:
+        if self.waiting:
+            z, gradients = (np.concatenate(arrays) for arrays in zip(*self.waiting, strict=True))
+            self.total += gradients.sum(0)
+            self.square += z.T @ z
+            self.product += z.T @ gradients
+            self.waiting = []
 
     def gaussian(self) -> tuple[np.ndarray, np.ndarray]:
         """Matrix and shift of the Gaussian that the posterior, pulled back, is nearest to.
 
         Noise comes in pairs of opposite sign, so that the two do not disturb each other.
         """
+        self._sum()
         fit = scipy.linalg.solve(self.square, self.product, assume_a="pos")
         values, vectors = scipy.linalg.eigh(-0.5 * (fit + fit.T))
         root = (vectors / np.sqrt(np.maximum(values, 0.25))) @ vectors.T
@@ -122,15 +134,13 @@ def _step(
     `score` are gradients of the log posterior at the fields that the noise becomes. Only the path
     of the fields is followed: so the noise of the step vanishes where the model is right.
     """
+
+    def path(trainable: PyTree, z: Array) -> Array:
+        model: Any = combine(trainable, rest)
+        return model.forward(z)[0]
+
     model: Any = combine(trainable, rest)
-    s = model.forward(z)[0]
-    missing = score - (model.log_ratio_and_score(s)[1] - s)
-
-    def along_path(trainable: PyTree, z: Array) -> Array:
-        moved: Any = combine(trainable, rest)
-        return jnp.sum(missing * moved.forward(z)[0]) / len(z)
-
-    ascent, pulled = jax.grad(along_path, argnums=(0, 1))(trainable, z)
-    descent = jax.tree.map(jnp.negative, ascent)
-    state = adam_step(adam(clip_norm), trainable, descent, state, rate)
-    return *state, len(z) * pulled - z
+    s, pull = jax.vjp(path, trainable, z)
+    ascent, pulled = pull(score - (model.log_ratio_and_score(s)[1] - s))
+    descent = jax.tree.map(lambda g: -g / len(z), ascent)
+    return *adam_step(adam(clip_norm), trainable, descent, state, rate), pulled - z
