@@ -7,6 +7,7 @@ import pytest
 import msign
 from helpers import seeded
 from msign import DensePrior, FitConfig, InverseProblem, LaplacePrior
+from msign.experiments.run import summary_lines
 from msign.inference import Cells, Cellwise, Glow, Informed
 
 NOISE = 0.2
@@ -48,6 +49,9 @@ def test_evidence_and_moments_are_those_of_quadrature(posterior):
 
 def test_only_the_finest_scale_is_trained(posterior):
     assert posterior.scales == [2]
+    summary = posterior.summary()
+    assert (summary["flow"], summary["scales_skipped"]) == ("Cellwise", [1])
+    assert "Cellwise, from a start of its own: scales 1 are" in "\n".join(summary_lines(summary))
     assert posterior.nfs <= 40_000
 
 

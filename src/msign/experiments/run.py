@@ -144,6 +144,15 @@ def _compared(summary: dict[str, Any]) -> list[str]:
     ]
 
 
+def _flow(summary: dict[str, Any]) -> list[str]:
+    """What stands at the scales, where a run knows it, and which of them it left out."""
+    if "flow" not in summary:
+        return []
+    skipped = ", ".join(map(str, summary["scales_skipped"]))
+    why = f", from a start of its own: scales {skipped} are not trained" if skipped else ""
+    return [f"flow             {summary['flow']}{why}"]
+
+
 def _shares(fractions: list[float]) -> str:
     return ":".join(f"{m:.3f}" for m in fractions)
 
@@ -156,6 +165,7 @@ def summary_lines(summary: dict[str, Any]) -> list[str]:
 
     lines = [
         f"problem          {summary['problem']}, dimension {summary['dimension']}",
+        *_flow(summary),
         f"simulations      {summary['nfs']}"
         + (f" ({summary['failures']} failed)" if summary["failures"] else ""),
         f"seconds          {number(summary['seconds'])}",

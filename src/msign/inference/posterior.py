@@ -320,6 +320,8 @@ class Posterior:
         result: dict[str, Any] = {
             "problem": self.problem.name,
             "dimension": self.prior.lattice.dim,
+            "flow": type(self.config.kind).__name__,
+            "scales_skipped": [l for l in range(1, self.scale) if l not in self.networks],
             "nfs": self.nfs,
             "failures": self.failures,
             "seconds": round(self.seconds, 1),
