@@ -120,7 +120,8 @@ def test_a_derivative_is_not_needed_on_a_small_lattice(posterior):
         black_box(), 20_000, seeded(5), progress=False, config=FitConfig(flow=Cellwise())
     )
     report, known = found.certificate(), posterior.certificate()
-    assert report.ess_fraction > 0.5
+    (stage,) = found.stages
+    assert stage["jeffreys"] < stage["jeffreys_start"]
     error = np.hypot(report.log_evidence_stderr, known.log_evidence_stderr)
     assert abs(report.log_evidence - known.log_evidence) < 4 * error + 1e-3
 
