@@ -15,7 +15,7 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: $(STAMP)
 	$(BIN)/msign run synthetic --size 32 --budget 100000 --out demo --overwrite
-	@echo "figures: demo/figures/marginal.png demo/figures/samples.png demo/figures/learning_curve.png"
+	@echo "open $(CURDIR)/demo/report.html"
 
 lint: $(STAMP)
 	$(BIN)/ruff check src tests bench

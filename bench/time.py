@@ -346,14 +346,13 @@ def run_task(row: str, seed: int, **options: Any) -> dict[str, Any]:
 
 # --- tempered SMC -----------------------------------------------------------------------------
 
-PARTICLES, INNER = 1024, 8  # of the first run; particles are moved in parts of that many
-ENOUGH = 0.5  # ESS fraction that the next temperature leaves
+PARTICLES, INNER = 1024, 8  # of the first run
 SAMPLES = 4096  # fields of the model that its moments are estimated from
 FUNCTIONALS = 20
 
 
 class Setting(NamedTuple):
-    """One way to run SMC: the kernel's name, particles, its steps per temperature."""
+    """One way to run SMC: the moves, particles, moves of each per temperature."""
 
     kernel: str
     particles: int
@@ -389,143 +388,24 @@ class Moments(NamedTuple):
         return float(max(np.sqrt((g**2).mean()) for g in (both[:, :k], both[:, k:]) if g.size))
 
 
-class Kernel(NamedTuple):
-    """A step that leaves N(0, 1) exp(t l) invariant: a proposal, and the chance to accept it.
-
-    Attributes:
-        propose: `(u, g, noise, t, size)` to the proposal v.
-        log_ratio: `((u, l, g), (v, l', g'), t, size)` to the log of the acceptance ratio.
-        gradient: Whether it needs the gradients g of the log-likelihood l.
-        wanted: Acceptance that its size is adapted to.
-    """
-
-    propose: Callable
-    log_ratio: Callable
-    gradient: bool
-    wanted: float
-
-
-def kernels() -> dict[str, Kernel]:
-    """Two kernels for function space (Cotter et al., 2013).
-
-    `pCN` is the preconditioned Crank-Nicolson walk; `pCNL` its Langevin version, which is MALA with
-    the prior's drift treated implicitly.
-    """
-    import jax.numpy as jnp
-
-    def walk(u, g, noise, t, size):
-        return jnp.sqrt(1 - size**2) * u + size * noise
-
-    def walk_ratio(old, new, t, size):
-        return t * (new[1] - old[1])
-
-    def drift(size):  # with which noise has the same size in both kernels
-        return 2 * (1 - jnp.sqrt(1 - size**2)) / (1 + jnp.sqrt(1 - size**2))
-
-    def langevin(u, g, noise, t, size):
-        h = drift(size)
-        return ((2 - h) * u + 2 * h * t * g + jnp.sqrt(8 * h) * noise) / (2 + h)
-
-    def langevin_ratio(old, new, t, size):
-        h = drift(size)
-
-        def rho(at, to):
-            u, l, g = at
-            along = jnp.sum(((to[0] - u) / 2 + h / 4 * (u + to[0])) * g, 1)
-            return -t * l - t * along + h / 4 * t**2 * jnp.sum(g**2, 1)
-
-        return rho(old, new) - rho(new, old)
-
-    return {
-        "pCN": Kernel(walk, walk_ratio, False, 0.25),
-        "pCNL": Kernel(langevin, langevin_ratio, True, 0.55),
-    }
-
-
 def tempered_smc(problem: Any, setting: Setting, seed: int, limit: int) -> Cloud | None:
-    """Adaptive tempered SMC in whitened coordinates; None where it needs more than `limit`.
+    """Adaptive tempered SMC of `msign.samplers`; None where it needs more than `limit`."""
+    from msign.problems import BudgetExceeded
+    from msign.samplers import TemperedSMC
 
-    Temperature solver, effective sample size and resampling are BlackJAX's. Its top-level
-    `adaptive_tempered_smc` is not used: it evaluates three likelihoods per particle and temperature
-    that are known already, moves particles at the temperature before, and does not adapt the step.
-    Likelihoods come from a `Simulator`, as in `fit`: with callbacks from compiled code to the
-    elliptic solver instead, pCNL did not end within three minutes on one core (cause unknown).
-    """
-    import jax
-    import jax.numpy as jnp
-    import jax.random as jr
-    import numpy as np
-    from blackjax.smc import ess, resampling, solver
-
-    import msign
-
-    began, began_cpu, n = time.perf_counter(), time.process_time(), setting.particles
-    kernel, simulator = kernels()[setting.kernel], msign.Simulator(problem)
-
-    def evaluated(u):
-        found = simulator.evaluate(u, problem.scales, kernel.gradient)
-        slope = np.zeros((len(u), 1), np.float32) if found.gradient is None else found.gradient
-        return u, found.log_likelihood.astype(np.float32), slope
-
-    @jax.jit
-    def proposed(key, state, t, size):
-        noise = jr.normal(key, state[0].shape)
-        return kernel.propose(state[0], state[2], noise, t, size)
-
-    @jax.jit
-    def accepted(key, old, new, t, size):
-        chance = kernel.log_ratio(old, new, t, size)
-        yes = jnp.log(jr.uniform(key, chance.shape)) < chance
-        state = jax.tree.map(
-            lambda a, b: jnp.where(yes if a.ndim == 1 else yes[:, None], a, b), new, old
-        )
-        return state, jnp.clip(size * jnp.exp(yes.mean() - kernel.wanted), 1e-4, 0.999)
-
-    @jax.jit
-    def raised(l, t):
-        return ess.ess_solver(lambda _: l, l, ENOUGH, 1 - t, solver.dichotomy)
-
-    def moved(key, state, t, size):
-        for i in range(setting.inner):
-            now = jr.fold_in(key, i)
-            new = evaluated(np.asarray(proposed(jr.fold_in(now, 0), state, t, size)))
-            state, size = accepted(jr.fold_in(now, 1), state, new, t, size)
-        return tuple(np.asarray(a) for a in state), size
-
-    def joined(parts):
-        return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
-
-    key, rng = jr.key(seed), np.random.default_rng(seed)
-    shape = (PARTICLES, problem.dim)
-    state = joined(
-        [evaluated(rng.standard_normal(shape, np.float32)) for _ in range(n // PARTICLES)]
-    )
-    t, size, log_z, variance, temperatures = 0.0, jnp.float32(0.5), 0.0, 0.0, 0
-    while t < 1:
-        if simulator.nfs + n * setting.inner * (2 if kernel.gradient else 1) > limit:
-            return None
-        l, temperatures = np.asarray(state[1], np.float64), temperatures + 1
-        rise = float(raised(state[1], t))
-        rise, t = (1 - t, 1.0) if rise >= 1 - t - 1e-6 else (rise, t + rise)
-        weights = np.exp(rise * (l - l.max()))
-        log_z += rise * l.max() + np.log(weights.mean())
-        variance += weights.var() / weights.mean() ** 2 / n
-        now = jr.fold_in(key, temperatures)
-        chances = jnp.asarray(weights / weights.sum())
-        index = np.asarray(resampling.systematic(jr.fold_in(now, 0), chances, n))
-        state, parts = tuple(a[index] for a in state), []
-        for i in range(0, n, PARTICLES):
-            part = tuple(a[i : i + PARTICLES] for a in state)
-            part, size = moved(jr.fold_in(now, 1 + i), part, t, size)
-            parts.append(part)
-        state = joined(parts)
+    began_cpu = time.process_time()
+    sampler = TemperedSMC(setting.kernel, setting.particles, setting.inner)
+    try:
+        found = sampler.run(problem, problem.scales, limit, setting.particles, seed)
+    except (BudgetExceeded, ValueError):
+        return None
     return Cloud(
-        u=state[0],
-        log_evidence=float(log_z),
-        log_evidence_stderr=float(variance**0.5),
-        simulations=simulator.nfs,
-        temperatures=temperatures,
-        seconds=time.perf_counter() - began,
+        u=found.u,
+        log_evidence=found.log_evidence,
+        log_evidence_stderr=found.information["log_evidence_stderr"],
+        simulations=found.nfs,
+        temperatures=found.information["temperatures"],
+        seconds=found.seconds,
         cpu=time.process_time() - began_cpu,
     )
 
@@ -575,9 +455,9 @@ def compared(
         over = {k: found[k] / own[k] for k in ("moments", "evidence")}
         return {**found, "over": {"moments": over["moments"], "both": max(over.values())}}
 
-    candidates = [Setting("pCN", PARTICLES, 2 * INNER)]  # at the cost of the other
+    candidates = [Setting("pcn", PARTICLES, 2 * INNER)]  # at the cost of the other
     if posterior.problem.differentiable:
-        candidates.append(Setting("pCNL", PARTICLES, INNER))
+        candidates.append(Setting("langevin", PARTICLES, INNER))
     best: dict[str, Any] = {"moments": None, "both": None}
     while candidates:
         runs = [(s, run) for s in candidates if (run := tried(s)) is not None]

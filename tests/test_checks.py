@@ -18,6 +18,15 @@ def test_what_only_looks_like_a_whole_number_is_refused(value):
         checks.integer("n", value, 1)
 
 
+def test_counts_may_be_written_as_floating_point_numbers():
+    for value in (10_000, 1e4, np.float32(1e4), np.int32(10_000)):
+        assert checks.count("budget", value, 1) == 10_000
+        assert type(checks.count("budget", value, 1)) is int
+    for value in (1.5, np.nan, np.inf, "1e4", True):
+        with refused("budget must be a whole number", repr(value)):
+            checks.count("budget", value, 1)
+
+
 def test_bounds_are_part_of_the_message():
     with refused("n must be at least 2", "1"):
         checks.integer("n", 1, 2)

@@ -41,3 +41,12 @@ def test_likelihoods_run():
         exec(smaller.replace("budget=10_000", "budget=2_000"), space)
         space["problem"].log_likelihood(space["prior"].sample(jax.random.key(0), 2))
     assert space["rates"].shape == (16,) and space["problem"].scales == 4
+
+
+def test_arviz_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (block,) = re.findall(r"```python\n(.*?)```", (DOCS / "arviz.md").read_text(), re.DOTALL)
+    small = msign.FitConfig(steps=20, round_size=200, certificate=200, rounds=1)
+    space: dict = {"config": small}
+    exec(block.replace("seed=0)", "seed=0, config=config)"), space)
+    assert space["mean"].dims == ("s1", "s2") and (tmp_path / "posterior.nc").exists()

@@ -8,6 +8,8 @@ if TYPE_CHECKING:
     from msign.bijections import GlowConfig, InformedConfig
     from msign.inference import (
         SMC,
+        Cells,
+        Cellwise,
         Combined,
         Emulator,
         FitConfig,
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SMC",
+    "Cells",
+    "Cellwise",
     "Combined",
     "DensePrior",
     "Emulator",

@@ -11,8 +11,10 @@ import dataclasses
 import io
 import json
 import os
+import struct
 import tempfile
 import zipfile
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 import equinox as eqx
@@ -30,6 +32,9 @@ from msign.priors import DensePrior, LaplacePrior, Prior, ScalarPrior, SpectralP
 FORMAT = 1
 OUTPUTS = ("Identity", "Sigmoid", "Tanh", "SoftPlus", "Exp")
 T = TypeVar("T")
+
+# What Python's reader of zip files raises for damaged ones, beside its own error.
+DAMAGE = (zipfile.BadZipFile, ValueError, EOFError, NotImplementedError, RuntimeError, struct.error)
 
 
 def save(
@@ -83,11 +88,12 @@ def atomic_write(path: str | os.PathLike[str]) -> Any:
 def read_description(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """The description in a file, and its arrays named `prior.*`."""
     try:
-        with zipfile.ZipFile(path) as archive:
+        with _opened(path) as archive:
             description = json.loads(archive.read("description.json"))
             names = [n for n in archive.namelist() if n.startswith("prior.")]
             given = {n[6:-4]: _read(archive, n) for n in names}
-    except (zipfile.BadZipFile, KeyError, json.JSONDecodeError, ValueError) as error:
+            checks.instance("description.json", description, dict)
+    except (*DAMAGE, KeyError, RecursionError) as error:
         raise ValueError(f"{path} is not a file written by msign, or damaged: {error}") from None
     if description.get("format") != FORMAT:
         raise ValueError(
@@ -96,13 +102,22 @@ def read_description(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict
     return description, given
 
 
+def read_arrays(path: str | os.PathLike[str], names: Iterable[str]) -> dict[str, np.ndarray]:
+    """Arrays of these names in a file, of whatever shape and type."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return {name: _read(archive, f"{name}.npy") for name in names}
+    except (zipfile.BadZipFile, KeyError, ValueError) as error:
+        raise ValueError(f"{path} is not a file written by msign, or damaged: {error}") from None
+
+
 def load(path: str | os.PathLike[str], like: T, finite: bool = True) -> T:
     """A copy of `like` with the arrays of a file; names, shapes and types must be the same.
 
     Entries that are not finite are refused unless `finite` is False.
     """
     expected = _arrays(like)
-    with zipfile.ZipFile(path) as archive:
+    with _opened(path) as archive:
         names = {n[:-4] for n in archive.namelist() if n.endswith(".npy")}
         stored = {n for n in names if not n.startswith("prior.")}
         missing, surplus = sorted(set(expected) - stored), sorted(stored - set(expected))
@@ -111,7 +126,7 @@ def load(path: str | os.PathLike[str], like: T, finite: bool = True) -> T:
             raise ValueError(f"{path} is of another architecture: it {what}")
         try:
             arrays = {name: _read(archive, f"{name}.npy") for name in expected}
-        except (zipfile.BadZipFile, ValueError) as error:
+        except DAMAGE as error:
             raise ValueError(f"{path} is damaged: {error}") from None
     for name, array in arrays.items():
         want = expected[name]
@@ -236,6 +251,19 @@ def _part(key: Any) -> str:
         if hasattr(key, attribute):
             return str(getattr(key, attribute))
     return str(key)
+
+
+def _opened(path: str | os.PathLike[str]) -> zipfile.ZipFile:
+    """A file of ours, whose members are stored as they are: a small one cannot hold large ones."""
+    try:
+        archive = zipfile.ZipFile(path)
+    except DAMAGE as error:
+        raise ValueError(f"{path} is not a file written by msign, or damaged: {error}") from None
+    for member in archive.infolist():
+        if member.compress_type != zipfile.ZIP_STORED:
+            archive.close()
+            raise ValueError(f"{path} is not a file written by msign: {member.filename} is packed")
+    return archive
 
 
 def _read(archive: zipfile.ZipFile, name: str) -> np.ndarray:

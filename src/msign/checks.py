@@ -40,6 +40,13 @@ def integer(name: str, value: int, minimum: int, maximum: int | None = None) -> 
     return int(value)
 
 
+def count(name: str, value: float, minimum: int) -> int:
+    """`value` as an int, if it is a whole number of at least `minimum`; 1e4 is one."""
+    if isinstance(value, float | np.floating) and float(value).is_integer():
+        value = int(value)
+    return integer(name, value, minimum)  # type: ignore[arg-type]
+
+
 def instance(name: str, value: Any, kind: type) -> None:
     """Refuse a value that is not of a class."""
     if not isinstance(value, kind):

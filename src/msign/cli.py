@@ -6,19 +6,40 @@ from typing import Annotated
 
 import typer
 
-from msign import cli_images
+from msign import cli_compare, cli_images, cli_problems
 from msign.cli_errors import one_line_errors
+from msign.cli_options import (
+    FinishedRun,
+    Gamma,
+    Hard,
+    Json,
+    Out,
+    Problem,
+    Seed,
+    Size,
+    Tilt,
+    flow_names,
+    show,
+    whole_number,
+)
 
 app = typer.Typer(
     help="Multiscale invertible generative networks for high-dimensional Bayesian inference.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 app.add_typer(cli_images.app, name="images")
+cli_problems.register(app)
+app.command()(cli_compare.compare)
 
-Out = Annotated[pathlib.Path, typer.Option(help="Directory of the run.")]
-Seed = Annotated[int, typer.Option(help="Random seed; same seed, same numbers.")]
+Workers = Annotated[
+    int | None,
+    typer.Option(help="Processes that simulate (forward maps in NumPy).", show_default=False),
+]
+Dask = Annotated[
+    str | None,
+    typer.Option(help="Dask scheduler, tcp://..., that simulates.", show_default=False),
+]
 
 
 @app.callback()
@@ -34,47 +55,61 @@ def _setup() -> None:
 
 @app.command()
 def run(
-    problem: Annotated[
-        str, typer.Argument(help="`synthetic`, `elliptic`, or path/to/file.py:name.")
-    ],
-    size: Annotated[int | None, typer.Option(help="Cells per side (built-in problems).")] = None,
-    gamma: Annotated[float | None, typer.Option(help="Noise (built-in problems).")] = None,
-    tilt: Annotated[float | None, typer.Option(help="F = t^2 + tilt t (synthetic).")] = None,
-    hard: Annotated[bool | None, typer.Option(help="The hard variant (elliptic).")] = None,
+    problem: Problem,
+    size: Size = None,
+    gamma: Gamma = None,
+    tilt: Tilt = None,
+    hard: Hard = None,
     black_box: Annotated[
         bool | None, typer.Option(help="Hide the derivative (synthetic).", show_default=False)
     ] = None,
+    inflate: Annotated[
+        int | None, typer.Option(help="Draws that tell coarse errors, 0: none (built-in problems).")
+    ] = None,
     budget: Annotated[
         int | None,
-        typer.Option(help="Forward simulations, a hard limit [800000; elliptic: 500000]."),
+        typer.Option(
+            help="Forward simulations, a hard limit [800000; elliptic: 500000].",
+            parser=whole_number,
+            metavar="N",
+        ),
     ] = None,
     seed: Seed = 0,
     out: Out = pathlib.Path("runs/latest"),
     flow: Annotated[
-        str, typer.Option(help="`auto`, `informed`, `cellwise`, `glow` or `both`.")
+        str,
+        typer.Option(
+            help="`auto`, `informed`, `cellwise`, `glow` or `both`.", autocompletion=flow_names
+        ),
     ] = "auto",
     method: Annotated[str, typer.Option(help="See the reference of FitConfig.")] = "auto",
     blocks: Annotated[int, typer.Option(help="Blocks of each Glow flow.")] = 16,
     hidden: Annotated[int, typer.Option(help="Hidden channels of Glow flows.")] = 32,
     resume: Annotated[bool, typer.Option(help="Go on with an interrupted run.")] = False,
     overwrite: Annotated[bool, typer.Option(help="Delete what `out` holds first.")] = False,
+    as_json: Json = False,
+    workers: Workers = None,
+    dask: Dask = None,
 ) -> None:
-    """Learn a posterior; print its summary, write samples' figures and the certificate."""
+    """Learn a posterior; print its summary, write figures and the page `report.html`."""
     from msign.bijections import GlowConfig
     from msign.experiments.run import (
         default_budget,
         load_problem,
+        named_executor,
         named_flow,
         run_problem,
         summary_lines,
     )
     from msign.inference import FitConfig
 
-    with one_line_errors():
+    with one_line_errors(checkpoints=out):
         chosen = {"gamma": gamma, "tilt": tilt, "black_box": black_box, "hard": hard}
+        chosen |= {"inflate": inflate}
         made = load_problem(problem, size=size, **chosen)
         kind = named_flow(flow, GlowConfig(blocks=blocks, hidden=hidden))
         config = FitConfig(flow=kind, method=method)
+        executor = named_executor(workers, dask)
         if overwrite and (out / "config.json").exists():
             shutil.rmtree(out)
         limit = default_budget(problem) if budget is None else budget
@@ -83,14 +118,26 @@ def run(
             "problem": problem,
             "options": {k: v for k, v in given.items() if v is not None},
         }
-        summary = run_problem(made, out, limit, seed, resume, config, origin)
-    typer.echo("\n".join(summary_lines(summary)))
-    typer.echo(f"\nwritten to {out}")
+        summary = run_problem(made, out, limit, seed, resume, config, origin, executor)
+    written = ["", f"written to {out}", f"report: {out / 'report.html'}"]
+    show([*summary_lines(summary), *written], summary, as_json)
+
+
+@app.command()
+def report(
+    run: Annotated[pathlib.Path, typer.Argument(help="Directory of a finished run.")],
+) -> None:
+    """Write `report.html`, one page that needs no network, from the files of a finished run."""
+    from msign.experiments.report import report_run
+
+    with one_line_errors():
+        path = report_run(run)
+    typer.echo(f"written to {path}")
 
 
 @app.command()
 def sample(
-    run: Annotated[pathlib.Path, typer.Argument(help="Directory of a finished run.")],
+    run: FinishedRun,
     n: Annotated[int, typer.Option("-n", help="Number of fields.")] = 2500,
     output: Annotated[pathlib.Path, typer.Option("-o", help="A .nc or .npy file.")] = pathlib.Path(
         "samples.nc"
@@ -105,50 +152,79 @@ def sample(
     typer.echo(f"{n} samples written to {output}")
 
 
-@app.command()
-def show(
-    run: Annotated[pathlib.Path, typer.Argument(help="Directory of a finished run.")],
-) -> None:
+@app.command("show")
+def show_run(run: FinishedRun, as_json: Json = False) -> None:
     """Print the summary of a finished run."""
     from msign.experiments.run import read_summary, summary_lines
+    from msign.rundir import taken_from
 
     with one_line_errors():
-        typer.echo("\n".join(summary_lines(read_summary(run))))
+        summary = read_summary(run)
+        with taken_from(run / "summary.json"):
+            lines = summary_lines(summary)
+    show(lines, summary, as_json)
 
 
 @app.command()
 def refine(
-    run: Annotated[pathlib.Path, typer.Argument(help="Directory of a finished run.")],
+    run: FinishedRun,
     problem: Annotated[
         str | None,
         typer.Option(help="Of the run; needed if it is path/to/file.py:name.", show_default=False),
     ] = None,
-    size: Annotated[int | None, typer.Option(help="Cells per side (built-in problems).")] = None,
-    gamma: Annotated[float | None, typer.Option(help="Noise (built-in problems).")] = None,
-    tilt: Annotated[float | None, typer.Option(help="F = t^2 + tilt t (synthetic).")] = None,
-    hard: Annotated[bool | None, typer.Option(help="The hard variant (elliptic).")] = None,
+    size: Size = None,
+    gamma: Gamma = None,
+    tilt: Tilt = None,
+    hard: Hard = None,
     n: Annotated[int, typer.Option("-n", "--n", help="Number of fields.")] = 1000,
-    budget: Annotated[int, typer.Option(help="Forward simulations, a hard limit.")] = 100_000,
+    budget: Annotated[
+        int,
+        typer.Option(help="Forward simulations, a hard limit.", parser=whole_number, metavar="N"),
+    ] = 100_000,
     seed: Seed = 0,
     moves: Annotated[str, typer.Option(help="`pcn`, `langevin` or `auto`.")] = "auto",
     resume: Annotated[bool, typer.Option(help="Go on with an interrupted refinement.")] = False,
     overwrite: Annotated[bool, typer.Option(help="Delete an older refinement first.")] = False,
+    as_json: Json = False,
+    workers: Workers = None,
+    dask: Dask = None,
 ) -> None:
     """Take a run on to the posterior by sequential Monte Carlo: fields, evidence, modes."""
     from msign.experiments.refine import refine_run, refined_lines
+    from msign.experiments.run import named_executor
+
+    with one_line_errors(checkpoints=run / "refine"):
+        options = {"size": size, "gamma": gamma, "tilt": tilt, "hard": hard}
+        executor = named_executor(workers, dask)
+        given = (run, problem, options, n, budget, seed, moves, resume, overwrite)
+        found, out = refine_run(*given, executor)
+    show([*refined_lines(found), "", f"written to {out}"], found.numbers(), as_json)
+
+
+@app.command()
+def serve(
+    problem: Annotated[
+        str, typer.Argument(help="`synthetic`, `elliptic`, or path/to/file.py:name.")
+    ],
+    size: Annotated[int | None, typer.Option(help="Cells per side (built-in problems).")] = None,
+    port: Annotated[int, typer.Option(help="Of this machine, on all of its interfaces.")] = 4242,
+    workers: Annotated[int, typer.Option(help="Requests worked on at a time.")] = 1,
+) -> None:
+    """Offer the forward map of a problem as a UM-Bridge server."""
+    from msign.experiments.run import load_problem
+    from msign.problems import serve as serve_problem
 
     with one_line_errors():
-        options = {"size": size, "gamma": gamma, "tilt": tilt, "hard": hard}
-        found, out = refine_run(run, problem, options, n, budget, seed, moves, resume, overwrite)
-    typer.echo("\n".join(refined_lines(found)))
-    typer.echo(f"\nwritten to {out}")
+        made = load_problem(problem, size=size)
+        typer.echo(f"model {made.name}: {made.dim} inputs, {made.layout.size} outputs")
+        serve_problem(made, port, workers)
 
 
 @app.command()
 def modes(
     problem: Annotated[str, typer.Argument(help="`elliptic`, or path/to/file.py:name.")],
-    size: Annotated[int | None, typer.Option(help="Cells per side (built-in problems).")] = None,
-    hard: Annotated[bool | None, typer.Option(help="The hard variant (elliptic).")] = None,
+    size: Size = None,
+    hard: Hard = None,
     starts: Annotated[int, typer.Option(help="Searches per scale.")] = 12,
     seed: Seed = 0,
     out: Annotated[pathlib.Path, typer.Option(help="Folder of the picture.")] = pathlib.Path(
@@ -170,9 +246,9 @@ def modes(
 @app.command()
 def capture(
     problem: Annotated[str, typer.Argument(help="Of the run: a name or path/to/file.py:name.")],
-    run: Annotated[pathlib.Path, typer.Argument(help="Directory of a finished run.")],
-    size: Annotated[int | None, typer.Option(help="Cells per side (built-in problems).")] = None,
-    hard: Annotated[bool | None, typer.Option(help="The hard variant (elliptic).")] = None,
+    run: FinishedRun,
+    size: Size = None,
+    hard: Hard = None,
     n: Annotated[int, typer.Option("-n", help="Samples, and simulations, per scale.")] = 4000,
     seed: Seed = 5,
 ) -> None:
@@ -191,9 +267,9 @@ def capture(
 @app.command()
 def reference(
     problem: Annotated[str, typer.Argument(help="Of the run: a name or path/to/file.py:name.")],
-    run: Annotated[pathlib.Path, typer.Argument(help="Directory of a finished run.")],
-    size: Annotated[int | None, typer.Option(help="Cells per side (built-in problems).")] = None,
-    hard: Annotated[bool | None, typer.Option(help="The hard variant (elliptic).")] = None,
+    run: FinishedRun,
+    size: Size = None,
+    hard: Hard = None,
     chains: Annotated[int, typer.Option(help="Number of chains.")] = 96,
     steps: Annotated[int, typer.Option(help="Steps of each.")] = 2000,
     n: Annotated[int, typer.Option("-n", help="Draws of the flow, and Metropolis steps.")] = 20_000,
@@ -215,7 +291,7 @@ def reference(
 @app.command()
 def multiscale(
     problem: Annotated[str, typer.Argument(help="A built-in problem, or path/to/file.py:name.")],
-    size: Annotated[int | None, typer.Option(help="Cells per side (built-in problems).")] = None,
+    size: Size = None,
     n: Annotated[int, typer.Option("-n", help="Prior draws.")] = 100,
     seed: Seed = 0,
     out: Annotated[pathlib.Path, typer.Option(help="Folder of the pictures.")] = pathlib.Path(

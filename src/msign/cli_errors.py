@@ -1,14 +1,48 @@
-"""Errors of a user's input as one line, for all commands."""
+"""Errors of a user's input as one line, and Ctrl-C, for all commands."""
+
+import pathlib
+import shlex
+import sys
 
 import typer
 
+INTERRUPTED = 130  # the exit code of a shell's command that Ctrl-C ended
+
 
 class one_line_errors:
-    """A block in which an error of the input ends the command with one line, no traceback."""
+    """A block in which an error of the input ends the command with one line, no traceback.
+
+    Args:
+        checkpoints: Directory in which the command keeps what it needs to go on after Ctrl-C.
+    """
+
+    def __init__(self, checkpoints: pathlib.Path | None = None):
+        self.checkpoints = checkpoints
 
     def __enter__(self) -> None: ...
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, ValueError | OSError | RuntimeError):
-            typer.secho(f"error: {error}", fg="red", err=True)
+        if isinstance(error, ValueError | OSError | RuntimeError | MemoryError):
+            text = str(error) or type(error).__name__
+            typer.secho(f"error: {printable(text)}", fg="red", err=True)
             raise typer.Exit(1) from None
+        if isinstance(error, KeyboardInterrupt):
+            typer.echo(self._how_to_go_on(), err=True)
+            raise typer.Exit(INTERRUPTED) from None
+
+    def _how_to_go_on(self) -> str:
+        if self.checkpoints is None or not (self.checkpoints / "config.json").exists():
+            return "stopped; nothing was kept"
+        return f"stopped; this goes on:\n  {resuming(sys.argv[1:])}"
+
+
+def resuming(arguments: list[str]) -> str:
+    """The command that goes on where one with these arguments stopped."""
+    settled = ("--overwrite", "--no-overwrite", "--resume", "--no-resume")
+    kept = [a for a in arguments if a not in settled]
+    return shlex.join(["msign", *kept, "--resume"])
+
+
+def printable(text: str) -> str:
+    """The text without control characters, which files from elsewhere may have in theirs."""
+    return "".join(c if c.isprintable() or c == "\n" else "?" for c in text)

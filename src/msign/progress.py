@@ -3,6 +3,7 @@
 import sys
 from typing import Any, Self
 
+from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 
@@ -25,6 +26,7 @@ class ProgressBar:
             TimeElapsedColumn(),
             TextColumn("left"),
             TimeRemainingColumn(elapsed_when_finished=True),
+            console=Console(stderr=True),
             disable=not (show and sys.stderr.isatty()),
             transient=True,
         )

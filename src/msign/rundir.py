@@ -1,8 +1,10 @@
 """A directory of files of one run, each written under a temporary name and renamed."""
 
+import contextlib
 import json
 import os
 import pathlib
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,10 +17,13 @@ class RunDirectory:
 
     Args:
         path: The directory, made if it does not exist.
+        write: Whether files will be written; one that is only read need not be writable.
     """
 
-    def __init__(self, path: str | os.PathLike[str]):
+    def __init__(self, path: str | os.PathLike[str], write: bool = True):
         self.path = pathlib.Path(path)
+        if not write:
+            return
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             probe = self.path / ".writable"
@@ -44,7 +49,7 @@ class RunDirectory:
         path = self.path / name
         try:
             return json.loads(path.read_text())
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"{path} is damaged: {error}") from None
 
     def write_lines(self, name: str, records: list[dict[str, Any]]) -> None:
@@ -62,6 +67,34 @@ class RunDirectory:
                     f"{name} must be {found.get(name)!r} to resume the run in {self.path}, got "
                     f"{value!r}"
                 )
+
+
+@contextlib.contextmanager
+def taken_from(path: str | os.PathLike[str]) -> Iterator[None]:
+    """A block that makes something of what a file says; if that fails, the file is damaged.
+
+    A file from elsewhere may say anything, so that any error may come of it.
+    """
+    try:
+        yield
+    except (OSError, MemoryError):
+        raise
+    except Exception as error:
+        text = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
+        known = " ".join(text.split()) or type(error).__name__
+        name = os.fspath(path)
+        raise ValueError(
+            known if known.startswith(name) else f"{name} is damaged: {known}"
+        ) from None
+
+
+@contextlib.contextmanager
+def damaged_checkpoint(before: str) -> Iterator[None]:
+    """A block that reads a checkpoint; if damaged, the error says from where else to go on."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{error}; delete it to go on from {before}") from None
 
 
 def _flat(values: Any, prefix: str = "") -> list[tuple[str, Any]]:

@@ -49,37 +49,42 @@ class WeightReport:
         return self.jeffreys + self.lost
 
     @property
-    def verdict(self) -> str:
-        """In words, whether samples and weights can be trusted.
+    def grade(self) -> str:
+        """GOOD, ROUGH or NOT RELIABLE: whether samples and weights can be trusted.
 
         A heavy tail (k-hat) counts where the largest weights are large in themselves; single
         samples far off the posterior (`lowest`) count although they leave no trace in the ESS.
         """
+        heavy = self.khat > 0.7
+        poor = self.ess_fraction < 0.01 or (heavy and self.worst > np.log(20))
+        if self.lost > 0 or poor or not np.isfinite(self.log_evidence):
+            return "NOT RELIABLE"
+        if self.ess_fraction < 0.1 or (heavy and self.worst > np.log(5)) or self.lowest < -30:
+            return "ROUGH"
+        return "GOOD"
+
+    @property
+    def verdict(self) -> str:
+        """The grade, and why, in words."""
         figures = (
-            f"effective sample size {100 * self.ess_fraction:.3g} percent, k-hat {self.khat:.2f}, "
-            f"log-weights from {self.lowest:.3g} to {self.worst:.3g}"
+            f"{self.grade}: effective sample size {100 * self.ess_fraction:.3g} percent, k-hat "
+            f"{self.khat:.2f}, log-weights from {self.lowest:.3g} to {self.worst:.3g}"
         )
         if self.lost > 0:
             return (
-                f"NOT RELIABLE: {figures}, but fields simulated in training carry "
-                f"{np.exp(self.lost):.3g} times the mass of these samples: the model has lost a "
-                "mode. Give it a larger budget or a richer flow."
+                f"{figures}, but fields simulated in training carry {np.exp(self.lost):.3g} times "
+                "the mass of these samples: the model has lost a mode."
             )
-        heavy = self.khat > 0.7
-        lost = self.ess_fraction < 0.01 or (heavy and self.worst > np.log(20))
-        if lost or not np.isfinite(self.log_evidence):
+        if self.grade == "NOT RELIABLE":
+            return f"{figures}. Neither samples nor weights describe the posterior."
+        if self.grade == "ROUGH":
             return (
-                f"NOT RELIABLE: {figures}. Neither samples nor weights describe the posterior; "
-                "`refine` them, or give it a larger budget or a richer flow."
-            )
-        if self.ess_fraction < 0.1 or (heavy and self.worst > np.log(5)) or self.lowest < -30:
-            return (
-                f"ROUGH: {figures}. Use importance-corrected samples (`resample`, `metropolis`), "
-                "and expect slow convergence of tail quantities, or `refine` them."
+                f"{figures}. Use importance-corrected samples, and expect slow convergence of "
+                "tail quantities."
             )
         return (
-            f"GOOD: {figures}; importance weights correct the rest. (A mode that the model never "
-            "visits leaves no trace in its own weights.)"
+            f"{figures}; importance weights correct the rest. (A mode that the model never visits "
+            "leaves no trace in its own weights.)"
         )
 
 

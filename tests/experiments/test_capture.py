@@ -31,6 +31,7 @@ def mirrored_problem():
         [1.0, 0.5],
         noise_std=0.1,
         scales=2,
+        inflate=0,
         symmetry=lambda x: np.asarray(x)[..., ::-1],
         name="mirrored",
     )
@@ -39,8 +40,8 @@ def mirrored_problem():
 @pytest.fixture(scope="module")
 def posterior(quick_compilation):
     flow = Informed(InformedConfig(hidden=16, blocks=2, splines=2, knots=8))
-    config = FitConfig(flow=flow, round_size=1000, steps=100, rounds=4)
-    return msign.fit(mirrored_problem(), 15_000, config=config, seed=seeded(0))
+    config = FitConfig(flow=flow, round_size=1000, steps=200, rounds=8)
+    return msign.fit(mirrored_problem(), 25_000, config=config, seed=seeded(0))
 
 
 def off(ess_fraction):

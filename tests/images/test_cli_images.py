@@ -53,6 +53,19 @@ def test_train_says_what_was_reached_and_evaluate_says_it_again(finished):
     assert "(297 images" in part.output and "with 2 draws" in part.output
 
 
+def test_the_report_says_what_the_evaluation_found(finished):
+    out, output = finished
+    assert str(out / "report.html") in output.replace("\n", "")
+    bits = output.partition("test bits per dimension ")[2].split()[0]
+    page = (out / "report.html").read_text()
+    assert f"Bits per dimension, {bits} " in page and 'src="data:image/png;base64,' in page
+    assert "msign images train" in page and page.count('class="frame"') == 1
+    (out / "report.html").unlink()
+    result = runner.invoke(app, ["report", str(out)])
+    assert result.exit_code == 0, result.output
+    assert (out / "report.html").exists()
+
+
 def test_pictures(finished, tmp_path):
     out, _ = finished
     result = run("sample", out, "-n", 6, "--columns", 3, "--temperature", 0.7)

@@ -49,7 +49,9 @@ def growing(x: Any) -> Any:
 def growing_problem() -> InverseProblem:
     """Two informed variables on four cells, three on eight."""
     prior = LaplacePrior((8,), alpha=0.2, beta=2.0)
-    return InverseProblem(prior, growing, [1.0, 0.1, 0.5], noise_std=0.3, scales=2, name="growing")
+    return InverseProblem(
+        prior, growing, [1.0, 0.1, 0.5], noise_std=0.3, scales=2, inflate=0, name="growing"
+    )
 
 
 def linear_problem(prior: Any, m: int, noise: float = 0.3, **options: Any) -> InverseProblem:

@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 
 from conformance import FLOWS, METHODS
-from helpers import Killed, killed_after, seeded
+from helpers import Killed, killed_after, refused, seeded
 from inference.small import growing_problem, inflated, ring_problem
 from msign import FitConfig, Posterior, fit
+from msign.experiments.run import read_summary
 from msign.inference.files import FitFiles
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -45,7 +46,7 @@ def config_of(method: str = "Pool", flow: str = "Informed", rounds: int = 3) -> 
 
 
 def run(name: str, config: FitConfig, out=None, resume: bool = False) -> Posterior:
-    return fit(PROBLEMS[name], BUDGET, seeded(5), out, resume, False, config)
+    return fit(PROBLEMS[name], BUDGET, seeded(5), out, resume, False, config, report=False)
 
 
 @functools.cache
@@ -198,6 +199,35 @@ def test_a_full_disk_leaves_the_last_checkpoint(tmp_path, monkeypatch):
     monkeypatch.undo()
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == held
     assert_same(run("two scales", config, tmp_path, resume=True), "two scales", config)
+
+
+def test_a_truncated_checkpoint_is_named_and_what_was_before_it_is_not_lost(tmp_path):
+    config = config_of(rounds=2)
+    with killed_after(FitFiles, 3):  # in the second stage
+        run("two scales", config, tmp_path)
+    checkpoint = tmp_path / "checkpoint.npz"
+    whole = checkpoint.read_bytes()
+    for length in (0, 100, len(whole) // 2, len(whole) - 1):
+        checkpoint.write_bytes(whole[:length])
+        with refused(checkpoint, "damaged", "delete it to go on from the last finished stage"):
+            run("two scales", config, tmp_path, resume=True)
+    checkpoint.unlink()
+    assert_same(run("two scales", config, tmp_path, resume=True), "two scales", config)
+
+
+def test_a_run_is_read_without_a_trace(tmp_path, monkeypatch):
+    """As one in a directory that cannot be written."""
+    run("one scale", config_of(rounds=1), tmp_path)
+
+    def refuse(*_, **__):
+        raise PermissionError("read-only")
+
+    for name in ("pathlib.Path.touch", "pathlib.Path.mkdir", "os.replace", "tempfile.mkstemp"):
+        monkeypatch.setattr(name, refuse)
+    Posterior.load(tmp_path).sample(2)
+    assert read_summary(tmp_path)["nfs"] > 0
+    with pytest.raises(OSError, match="out must be a directory that can be written"):
+        run("one scale", config_of(rounds=1), tmp_path, resume=True)
 
 
 # --- a true process -------------------------------------------------------------------------------

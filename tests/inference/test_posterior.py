@@ -10,7 +10,7 @@ from conformance import FLOWS
 from helpers import identical, moved, refused, seeded
 from inference.small import growing_problem, started
 from msign import FitConfig, Posterior
-from msign.inference.posterior import Certificate
+from msign.inference.certificate import Certificate
 from msign.problems import synthetic
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")

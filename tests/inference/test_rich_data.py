@@ -132,6 +132,9 @@ def test_cellwise_flows_say_what_they_need():
         msign.fit(black_box(), 10_000, progress=False, config=FitConfig(flow=flow))
     with pytest.raises(ValueError, match="no derivative"):
         msign.fit(black_box(), 10_000, progress=False, config=FitConfig(method="cells"))
+    with pytest.raises(ValueError, match="for Cellwise flows"):
+        config = FitConfig(method="cells", flow=Informed())
+        msign.fit(independent_cells(), 10_000, progress=False, config=config)
     with pytest.raises(ValueError, match="budget must be at least"):
         msign.fit(independent_cells(), 200, progress=False, config=FitConfig(flow=Cellwise()))
     with pytest.raises(ValueError, match="at most 8"):

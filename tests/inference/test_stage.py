@@ -103,7 +103,9 @@ def played(monkeypatch):
         rounds: int = 16,
         **options: Any,
     ) -> Outcome:
-        method, records, simulator = method or Script(), [], types.SimpleNamespace(nfs=0)
+        method, records = method or Script(), []
+        problem = types.SimpleNamespace(noise_cov=None)
+        simulator = types.SimpleNamespace(nfs=0, problem=problem)
 
         def simulate(simulator, model, scale, key, n):
             simulator.nfs += n

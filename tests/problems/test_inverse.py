@@ -23,7 +23,7 @@ def forward(x):
 
 
 def problem(**options):
-    return InverseProblem(PRIOR, forward, DATA, **{"noise_std": 0.1, **options})
+    return InverseProblem(PRIOR, forward, DATA, **{"noise_std": 0.1, "inflate": 0, **options})
 
 
 def test_attributes_cannot_be_set():

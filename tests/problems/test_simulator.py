@@ -7,9 +7,10 @@ import jax.random as jr
 import numpy as np
 import pytest
 
-from helpers import refused
-from msign import InverseProblem, LaplacePrior
+from helpers import refused, seeded
+from msign import InverseProblem, LaplacePrior, likelihoods
 from msign.problems import BudgetExceeded, SimulationError, Simulator
+from msign.problems.data_likelihood import Inflation
 
 PRIOR = LaplacePrior((8, 8), alpha=0.5, beta=2.0)
 WEIGHTS = np.random.default_rng(0).normal(size=(3, 8, 8)) / 8
@@ -32,7 +33,7 @@ def numpy_vjp(x, c):
 
 
 def problem(kind="jax", **options):
-    options = {"noise_std": 0.1, **options}
+    options = {"noise_std": 0.1, "inflate": 0, **options}
     if kind == "jax":
         return InverseProblem(PRIOR, jax_forward, DATA, **options)
     vjp = numpy_vjp if kind == "vjp" else None
@@ -191,6 +192,32 @@ def test_inflation_is_the_error_of_prior_draws_and_is_estimated_once():
     assert single.inflation(1) is None and single.nfs == 0
 
 
+def test_inflation_is_there_by_default_where_noise_is_gaussian():
+    made = InverseProblem(PRIOR, jax_forward, DATA, 0.1)
+    assert made.inflate == 50
+    assert InverseProblem(PRIOR, jax_forward, DATA, 0.1, scales=1).inflate == 0
+    assert (
+        InverseProblem(PRIOR, jax_forward, DATA, likelihood=likelihoods.Laplace(0.1)).inflate == 0
+    )
+    simulator = Simulator(made)
+    error, noise = simulator.inflation(1), 0.1
+    expected = np.sqrt(np.mean(np.diag(error.covariance) + error.mean**2)) / noise
+    np.testing.assert_allclose(simulator.relative_inflation(1), expected, rtol=1e-12)
+    assert simulator.relative_inflation(3) == 0
+
+
+def test_few_draws_of_many_errors_have_a_covariance_of_full_rank():
+    rng = np.random.default_rng(seeded(0))
+    noise, errors = np.diag(np.geomspace(1e-4, 1.0, 40)), np.geomspace(1e-2, 1.0, 40)
+    error = rng.normal(size=(20, 40)) * errors
+    found = Inflation.estimated(error, noise)
+    np.testing.assert_allclose(found.mean, error.mean(0), rtol=1e-12)
+    # All errors are as large as the noise: so is what is estimated, in every combination.
+    relative = np.diag(errors**-1) @ found.covariance @ np.diag(errors**-1)
+    assert np.linalg.eigvalsh(relative)[0] > 0.2
+    assert np.linalg.matrix_rank(np.cov(error.T)) < 20
+
+
 def test_inflation_is_estimated_when_a_coarse_scale_needs_it():
     made, u = simulator(inflate=10), np.asarray(jr.normal(jr.key(2), (20, 4)))
     made.evaluate(np.zeros((3, 64)), 3)
@@ -265,6 +292,20 @@ def test_failed_simulations_stop_or_are_rejected(forward):
     assert tolerant.counts() == {"nfs": 40, "failures": positive.sum()}
     kept = simulator("vjp").evaluate(u[~positive], 3, gradient=True)
     np.testing.assert_allclose(found.gradient[~positive], kept.gradient, rtol=1e-10)
+
+
+@pytest.mark.parametrize("forward", [failing, raising])
+def test_prior_draws_that_fail_say_nothing_of_the_discretisation_error(forward):
+    options = {"inflate": 40, "on_failure": "reject"}
+    tolerant = Simulator(InverseProblem(PRIOR, forward, DATA, 0.1, **options))
+    rejected = Simulator(InverseProblem(PRIOR, lambda x: np.full((len(x), 3), np.nan), DATA, 0.1,
+                                        **options))  # fmt: skip
+    found = tolerant.inflation(1)
+    assert np.isfinite(found.mean).all() and np.linalg.eigvalsh(found.covariance).min() > 0
+    assert 0 < tolerant.failures < tolerant.nfs == 40 * 3
+    assert rejected.inflation(1) is None and rejected.failures == 40 * 3
+    with pytest.raises(SimulationError, match=r"samples? .* at scale 3"):
+        Simulator(InverseProblem(PRIOR, forward, DATA, 0.1, inflate=40)).prepare()
 
 
 def test_a_derivative_that_raises_is_a_failed_simulation():

@@ -33,7 +33,7 @@ def test_figures_of_the_design():
 
 @pytest.mark.parametrize("scale", [1, 2, 3])
 def test_evidence_and_moments_by_importance_sampling(scale):
-    problem = synthetic(8, gamma=0.4)
+    problem = synthetic(8, gamma=0.4, inflate=0)
     reference = problem.reference
     d = problem.priors[scale - 1].lattice.dim
     u = jr.normal(jr.key(seeded(scale)), (200_000, d))

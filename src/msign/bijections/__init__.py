@@ -5,6 +5,7 @@ from msign.bijections.channels import ActNorm, ChannelMix
 from msign.bijections.coupling import AffineCoupling
 from msign.bijections.dense import DenseCoupling, SplineCoupling
 from msign.bijections.glow import GlowBlock, GlowConfig, glow_flow, glow_stack, start_from_data
+from msign.bijections.spline import SplineMap
 from msign.bijections.squeeze import Squeezed, squeeze_window, squeezed_shape
 from msign.bijections.subspace import (
     InformedConfig,
@@ -28,6 +29,7 @@ __all__ = [
     "InformedConfig",
     "InformedFlow",
     "SplineCoupling",
+    "SplineMap",
     "Squeezed",
     "TriangularMap",
     "Whitened",

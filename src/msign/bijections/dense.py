@@ -152,10 +152,7 @@ class SplineCoupling(AbstractBijection):
         self.shape = (rank,)
         self.cond_shape = None
         self.interval = interval
-        # Where every variable moves (there is but one) the spline depends on nothing.
-        given = rank if candidates < rank else 0
-        numbers = candidates * spline_numbers(knots)
-        self.conditioner = Conditioner(key, given, hidden, numbers)
+        self.conditioner = Conditioner(key, rank, hidden, candidates * spline_numbers(knots))
 
     def transform_and_log_det(
         self, x: Array, condition: Array | None = None

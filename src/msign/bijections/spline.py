@@ -12,9 +12,14 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
+from flowjax.bijections import AbstractBijection
 from jaxtyping import Array
+
+from msign.noise import on_device
 
 MIN_BIN = 1e-3  # smallest width, height and derivative
 ONE = math.log(math.expm1(1 - MIN_BIN))  # softplus(ONE) + MIN_BIN = 1
@@ -23,6 +28,37 @@ ONE = math.log(math.expm1(1 - MIN_BIN))  # softplus(ONE) + MIN_BIN = 1
 def spline_numbers(bins: int) -> int:
     """How many unconstrained numbers a spline takes: widths, heights, inner derivatives."""
     return 3 * bins - 1
+
+
+class SplineMap(AbstractBijection):
+    """A spline of each variable by itself, the identity at the start.
+
+    Args:
+        rank: Number of variables.
+        knots: Bins of a spline.
+        interval: Splines act on [-interval, interval] and are the identity outside.
+    """
+
+    shape: tuple[int, ...]
+    cond_shape: None
+    numbers: Array
+    interval: float = eqx.field(static=True)
+
+    def __init__(self, rank: int, knots: int, interval: float):
+        self.shape = (rank,)
+        self.cond_shape = None
+        self.numbers = on_device(np.zeros((spline_numbers(knots), rank)))
+        self.interval = interval
+
+    def transform_and_log_det(
+        self, x: Array, condition: Array | None = None
+    ) -> tuple[Array, Array]:
+        y, log_slope = spline_forward(x, self.numbers, self.interval)
+        return y, log_slope.sum()
+
+    def inverse_and_log_det(self, y: Array, condition: Array | None = None) -> tuple[Array, Array]:
+        x, log_slope = spline_inverse(y, self.numbers, self.interval)
+        return x, log_slope.sum()
 
 
 class _Bin(NamedTuple):

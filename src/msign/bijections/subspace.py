@@ -26,6 +26,7 @@ from jaxtyping import Array, ArrayLike, PRNGKeyArray
 
 from msign import checks
 from msign.bijections.dense import DenseCoupling, SplineCoupling, widened
+from msign.bijections.spline import SplineMap
 from msign.bijections.triangular import TriangularMap
 from msign.bijections.whitened import Whitened
 from msign.noise import normal, on_device
@@ -44,7 +45,8 @@ class InformedConfig:
         spline_rank: Couplings of up to this number of variables are splines, of more affine: these
             cost a fraction, and bend densities well enough where each has many others to lean on.
         blocks: Affine couplings of a flow.
-        splines: Spline couplings of a flow (for a single variable half as many).
+        splines: Spline couplings of a flow.
+        single: Splines of a single variable, one after the other.
         hidden: Width of the two hidden layers of affine couplings.
         spline_hidden: That of spline couplings.
         knots: Bins of a spline.
@@ -55,6 +57,7 @@ class InformedConfig:
     spline_rank: int = 2
     blocks: int = 10
     splines: int = 6
+    single: int = 3
     hidden: int = 96
     spline_hidden: int = 24
     knots: int = 16
@@ -65,6 +68,7 @@ class InformedConfig:
         checks.integer("spline_rank", self.spline_rank, 0)
         checks.integer("blocks", self.blocks, 1)
         checks.integer("splines", self.splines, 1)
+        checks.integer("single", self.single, 1)
         checks.integer("hidden", self.hidden, 1)
         checks.integer("spline_hidden", self.spline_hidden, 1)
         checks.integer("knots", self.knots, 2)
@@ -281,9 +285,11 @@ def informed_stack(key: PRNGKeyArray, rank: int, config: InformedConfig) -> Chai
     Variables are expected in order of falling stiffness: the last couplings move the stiffest
     ones given all others.
     """
-    affine = rank > max(1, config.spline_rank)
-    splines = config.splines if rank > 1 else (config.splines + 1) // 2
-    blocks = config.blocks if affine else splines
+    if rank == 1:
+        splines = [SplineMap(1, config.knots, config.interval)] * config.single
+        return Chain([Scan(jax.tree.map(_stacked, *splines)), TriangularMap(1)])
+    affine = rank > config.spline_rank
+    blocks = config.blocks if affine else config.splines
     moved = np.stack([_moved(k, blocks, rank) for k in range(blocks)])
     candidates = int(moved.sum(1).max())
 
@@ -307,8 +313,6 @@ def _moved(block: int, blocks: int, rank: int) -> np.ndarray:
     """Which variables a block moves: halves in turn, and the stiffest few at the very end."""
     half, few = (rank + 1) // 2, max(1, rank // 6)
     index = np.arange(rank)
-    if rank == 1:
-        return np.ones(1, bool)
     patterns = [
         index >= half,
         index < half,

@@ -15,8 +15,7 @@ from sklearn.decomposition import PCA
 
 from msign.inference import Posterior
 from msign.priors.spectral import SpectralPrior
-from msign.report.figures import save_figures
-from msign.report.posterior import draw_field
+from msign.report.figures import draw_field, save_figures
 from msign.weights import ess_fraction, normalised, pareto_khat
 
 EIGENVECTORS = 10

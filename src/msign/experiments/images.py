@@ -24,6 +24,7 @@ from msign.images.synthesis import (
     sample_images,
 )
 from msign.images.training import train
+from msign.report.image_page import write_image_report
 from msign.report.images import image_grid, save_png, snapshot_grid
 
 Path = str | os.PathLike[str]
@@ -65,10 +66,12 @@ def train_run(
     train(split.train, setting, run, seed, resume, about, values)
     seconds = time.monotonic() - start
     picture = sample_run(run, 64, 1.0, 8, seed)
+    evaluated = evaluate_run(run, data_dir, split=split)
     return [
         f"trained on {len(split.train):,} images of {_shape(split.train)} in {seconds:.0f} s",
-        *evaluate_run(run, data_dir, split=split),
+        *evaluated,
         f"samples: {picture}",
+        f"report: {write_image_report(run)}",
         f"written to {run}",
     ]
 

@@ -9,8 +9,7 @@ from matplotlib.figure import Figure
 
 from msign.diagnostics.maximum import Maximum, find_maxima, profile
 from msign.problems import InverseProblem
-from msign.report.figures import save_figures
-from msign.report.posterior import draw_field
+from msign.report.figures import draw_field, save_figures
 
 
 class ScaleModes(NamedTuple):

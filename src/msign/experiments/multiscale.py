@@ -11,8 +11,7 @@ from matplotlib.figure import Figure
 
 from msign import checks
 from msign.problems import InverseProblem, Simulator
-from msign.report.figures import save_figures
-from msign.report.posterior import draw_field
+from msign.report.figures import draw_field, save_figures
 
 
 class ScaleError(NamedTuple):
@@ -21,7 +20,8 @@ class ScaleError(NamedTuple):
     Attributes:
         scale: l.
         relative: Mean of |F(B A x) - F(x)| / |F(x)|.
-        in_noise: Root mean square of F(B A x) - F(x) in standard deviations of the noise.
+        in_noise: Root mean square of F(B A x) - F(x) in standard deviations of Gaussian noise; of
+            a log-likelihood in nats, of other likelihoods NaN.
     """
 
     scale: int
@@ -34,8 +34,9 @@ def discretisation_errors(problem: InverseProblem, n: int = 100, seed: int = 0) 
     checks.integer("n", n, 1)
     x, simulator = problem.prior.sample(jr.key(seed), n), Simulator(problem)
     fine = simulator.observe(x)
-    assert problem.noise_cov is not None
-    std = np.sqrt(np.diag(problem.noise_cov))
+    std = np.asarray(np.nan if problem.has_observations else 1.0)
+    if problem.noise_cov is not None:
+        std = np.sqrt(np.diag(problem.noise_cov))
     errors = []
     for scale in range(problem.scales, 0, -1):
         if scale < problem.scales:

@@ -8,7 +8,7 @@ from typing import Any
 from msign.experiments.run import BUILT_IN, load_problem
 from msign.inference import SMC, Posterior, Refined
 from msign.problems import InverseProblem
-from msign.rundir import RunDirectory
+from msign.rundir import RunDirectory, taken_from
 
 
 def problem_of(
@@ -21,9 +21,11 @@ def problem_of(
     if name is not None:
         return load_problem(name, **options)
     path = pathlib.Path(run) / "problem.json"
-    origin: dict[str, Any] = {"problem": None}
+    origin: dict[str, Any] = {"problem": None, "options": {}}
     if path.exists():
-        origin = RunDirectory(run).read_json(path.name)
+        with taken_from(path):
+            found = RunDirectory(run, write=False).read_json(path.name)
+            origin = {"problem": str(found["problem"]), "options": dict(found["options"])}
     if origin["problem"] not in BUILT_IN:
         known = "unknown" if origin["problem"] is None else repr(origin["problem"])
         raise ValueError(f"problem must be given: that of the run in {run} is {known}")
@@ -41,6 +43,7 @@ def refine_run(
     moves: str,
     resume: bool,
     overwrite: bool,
+    executor: int | str | None = None,
 ) -> tuple[Refined, pathlib.Path]:
     """Refine a finished run; fields and numbers go to its directory `refine`."""
     if not (pathlib.Path(run) / "posterior.json").exists():
@@ -49,7 +52,7 @@ def refine_run(
     out = pathlib.Path(run) / "refine"
     if overwrite and (out / "config.json").exists():
         shutil.rmtree(out)
-    return posterior.refine(n, budget, seed, SMC(moves=moves), out, resume), out
+    return posterior.refine(n, budget, seed, SMC(moves=moves), out, resume, executor=executor), out
 
 
 def refined_lines(found: Refined) -> list[str]:

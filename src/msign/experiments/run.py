@@ -1,10 +1,8 @@
 """`msign run`, `msign sample` and `msign show`: from a problem's name to files on disk."""
 
-import importlib.util
 import inspect
 import os
 import pathlib
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -13,11 +11,12 @@ from matplotlib.figure import Figure
 from msign import checks
 from msign.bijections import GlowConfig
 from msign.diagnostics import evaluate_against_reference
+from msign.experiments.problem_file import DEFAULT_NAME, load_problem_file
 from msign.inference import Cellwise, Combined, FitConfig, Glow, Informed, Posterior, fit
 from msign.inference.flows import FlowKind
 from msign.problems import InverseProblem, elliptic, synthetic
 from msign.report.elliptic import elliptic_figure
-from msign.report.posterior import write_figures
+from msign.report.run_page import write_report
 from msign.rundir import RunDirectory
 
 BUILT_IN: dict[str, Callable[..., InverseProblem]] = {"synthetic": synthetic, "elliptic": elliptic}
@@ -49,7 +48,8 @@ def named_flow(name: str, glow: GlowConfig) -> FlowKind | None:
 def load_problem(name: str, **options: Any) -> InverseProblem:
     """A built-in problem, or one from a file: `path/to/problem.py:name`.
 
-    In a file, `name` is an `InverseProblem` or a function that returns one.
+    In a file, `name` is an `InverseProblem` or a function that returns one; `problem` if none is
+    given.
     """
     given = {k: v for k, v in options.items() if v is not None}
     if name in BUILT_IN:
@@ -62,25 +62,18 @@ def load_problem(name: str, **options: Any) -> InverseProblem:
         raise ValueError(
             f"{next(iter(given))} is an option of built-in problems only, got {name!r}"
         )
-    path, _, attribute = name.rpartition(":")
+    path, _, attribute = name.rpartition(":") if ".py:" in name else (name, "", DEFAULT_NAME)
     if not path.endswith(".py"):
         known = ", ".join(BUILT_IN)
         raise ValueError(f"problem must be one of {known} or path/to/file.py:name, got {name!r}")
-    if not pathlib.Path(path).exists():
-        raise ValueError(f"problem must name a file that exists, got {path!r}")
-    spec = importlib.util.spec_from_file_location(pathlib.Path(path).stem, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    found = getattr(module, attribute, None)
-    problem = found() if callable(found) and not isinstance(found, InverseProblem) else found
-    if not isinstance(problem, InverseProblem):
-        raise ValueError(
-            f"problem must name an InverseProblem or a function returning one, got "
-            f"{type(problem).__name__} for {attribute!r} in {path}"
-        )
-    return problem
+    return load_problem_file(path, attribute)
+
+
+def named_executor(workers: int | None, dask: str | None) -> int | str | None:
+    """Who evaluates the forward map: a number of processes, or a Dask cluster's address."""
+    if workers is not None and dask is not None:
+        raise ValueError(f"workers must not be given beside dask, got {workers} and {dask!r}")
+    return dask if workers is None else workers
 
 
 def run_problem(
@@ -91,18 +84,20 @@ def run_problem(
     resume: bool,
     config: FitConfig,
     origin: dict[str, Any] | None = None,
+    executor: int | str | None = None,
 ) -> dict[str, Any]:
-    """Fit, compare with the exact reference where there is one, write summary and figures.
+    """Fit, compare with the exact reference where there is one, write summary and report.
 
     `origin`, the problem's name and options, is kept for commands that simulate it again.
     """
-    posterior = fit(problem, budget, seed, out, resume, config=config)
+    given = (problem, budget, seed, out, resume)
+    posterior = fit(*given, config=config, report=False, executor=executor)
     if origin is not None:
         RunDirectory(out).write_json("problem.json", origin)
     if problem.reference is not None:
         posterior.reference = evaluate_against_reference(posterior)
         posterior.save(out)
-    write_figures(posterior, pathlib.Path(out) / "figures")
+    write_report(posterior, out)
     return posterior.summary()
 
 
@@ -126,7 +121,7 @@ def read_summary(run: str | os.PathLike[str]) -> dict[str, Any]:
     """The summary of a finished run."""
     if not (pathlib.Path(run) / "summary.json").exists():
         raise ValueError(f"run must hold a finished run (no summary.json), got {os.fspath(run)!r}")
-    return RunDirectory(run).read_json("summary.json")
+    return RunDirectory(run, write=False).read_json("summary.json")
 
 
 PAPER_JEFFREYS = 56.77  # of MsIGN on the synthetic problem after 800,000 simulations
@@ -153,6 +148,15 @@ def _flow(summary: dict[str, Any]) -> list[str]:
     return [f"flow             {summary['flow']}{why}"]
 
 
+def _inflation(summary: dict[str, Any]) -> list[str]:
+    """Of the coarse stages, where their noise was inflated."""
+    added = [stage.get("inflation", 0.0) for stage in summary["stages"]]
+    if not any(added):
+        return []
+    text = ", ".join(f"{value:.2g}" for value in added[:-1])
+    return [f"coarse errors    {text} times the noise, added to it at scales 1 to {len(added) - 1}"]
+
+
 def _shares(fractions: list[float]) -> str:
     return ":".join(f"{m:.3f}" for m in fractions)
 
@@ -166,6 +170,7 @@ def summary_lines(summary: dict[str, Any]) -> list[str]:
     lines = [
         f"problem          {summary['problem']}, dimension {summary['dimension']}",
         *_flow(summary),
+        *_inflation(summary),
         f"simulations      {summary['nfs']}"
         + (f" ({summary['failures']} failed)" if summary["failures"] else ""),
         f"seconds          {number(summary['seconds'])}",
@@ -188,6 +193,7 @@ def summary_lines(summary: dict[str, Any]) -> list[str]:
         + "  weighted "
         + _shares(summary["mode_fractions_weighted"]),
         f"certificate      {summary['verdict']}",
+        *(f"advice           {text}" for text in summary.get("advice", ())),
         "",
         "scale  dimension  trained  rounds      nFS  seconds  J at start         J    ESS  k-hat"
         "  modes, weighted",

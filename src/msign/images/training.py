@@ -98,7 +98,7 @@ def train(
     """
     run = ImageRun(out)
     if run.started and not resume:
-        raise ValueError(f"out holds a run already, resume or overwrite it: {run.path}")
+        raise ValueError(f"out holds a run already: --resume or --overwrite it: {run.path}")
     training, architecture = setting.training, setting.architecture
     split = held_out(images, min(training.validation, len(images) // 5), seed)
     steps_per_epoch(split.train, training.batch)

@@ -93,22 +93,17 @@ class FitConfig:
     def for_problem(self, problem: InverseProblem) -> "FitConfig":
         """The options with a flow that suits a problem, where none is given."""
         informed, cellwise = Informed(), Cellwise()
-        most = cellwise.largest if problem.differentiable else cellwise.largest_without_derivative
-        rich = len(problem.data) >= informed.config.max_rank and problem.dim <= most
-        free = self.method in ("auto", "cells") or isinstance(self.method, methods.Cells)
+        rich = len(problem.data) >= informed.config.max_rank
+        rich &= problem.dim <= cellwise.most_cells(problem)
+        free = self.method == "auto" or self._named_method(problem, 1).needs_cells
         suits = rich and free and self.conditioning == "exact"
         chosen = self.flow or (cellwise if suits else informed)
         return dataclasses.replace(self, flow=chosen)
 
     def method_for(self, problem: InverseProblem, size: int) -> Method:
         """The method of a stage that trains `size` variables; refuses one that cannot work."""
-        method, few = self.method, self.kind.few_variables
-        if method == "auto":
-            method = self.kind.default_method(problem) or "auto"
-        if isinstance(method, str):
-            method = choose_method(method, problem, few, size)
-            if self.steps is not None:
-                method = dataclasses.replace(method, steps=self.steps)
+        self.kind.check(problem)
+        method = self._named_method(problem, size)
         if method.needs_derivative and not problem.differentiable:
             raise ValueError(
                 f"method must not be {self.method!r}: the forward map has no derivative"
@@ -118,12 +113,26 @@ class FitConfig:
                 f"method must not be {self.method!r}: the problem is a log-likelihood and has no "
                 "observations to emulate (see 'pool')"
             )
-        if method.needs_few_variables and not few:
+        if method.needs_cells and not self.kind.has_cells:
+            raise ValueError(
+                f"method must not be {self.method!r} with flow={type(self.kind).__name__}: it is "
+                "for Cellwise flows"
+            )
+        if method.needs_few_variables and not self.kind.few_variables:
             raise ValueError(
                 f"method must not be {self.method!r} with flow={type(self.kind).__name__}: it is "
                 "for informed flows"
             )
         return method
+
+    def _named_method(self, problem: InverseProblem, size: int) -> Method:
+        """The method, by its name or by what the flow wants, whether it can work or not."""
+        if not isinstance(self.method, str):
+            return self.method
+        wanted = self.kind.default_method(problem) if self.method == "auto" else None
+        name = wanted or self.method
+        method = choose_method(name, problem, self.kind.few_variables, size)
+        return method if self.steps is None else dataclasses.replace(method, steps=self.steps)
 
     def certificate_size(self, budget: int) -> int:
         """Fields simulated for the certificate."""
@@ -140,7 +149,9 @@ class FitConfig:
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "FitConfig":
         """Inverse of `to_json`."""
-        return _built(values)
+        config = _built(values)
+        checks.instance("fit", config, cls)
+        return config
 
 
 def _described(value: Any) -> Any:

@@ -6,6 +6,9 @@
     stage_<l>.npz    F_1, ..., F_l as stage l left them
     checkpoint.npz   all of the running stage's state
     posterior.json   the certificate; summary.json is for people
+    predictive.npz   what simulated fields of the certificate predict of the data
+    known.npz        the truth and an exact marginal, where these are known
+    environment.json versions of what computed it
 
 A checkpoint holds all of a stage's state, so that a run killed at any moment goes on from the last
 round as if nothing had happened. No file is ever unpickled.
@@ -24,7 +27,7 @@ from msign.inference.config import FitConfig
 from msign.inference.flows import FlowKind
 from msign.network import MsIGN
 from msign.problems.inverse import InverseProblem, problem_without_forward
-from msign.rundir import RunDirectory
+from msign.rundir import RunDirectory, damaged_checkpoint, taken_from
 
 
 class FitFiles(RunDirectory):
@@ -32,11 +35,14 @@ class FitFiles(RunDirectory):
 
     Args:
         path: The directory, made if it does not exist.
+        write: Whether files will be written.
     """
 
-    def __init__(self, path: str | os.PathLike[str]):
-        super().__init__(path)
+    def __init__(self, path: str | os.PathLike[str], write: bool = True):
+        super().__init__(path, write)
         self.checkpoint = self.path / "checkpoint.npz"
+        self.predictive = self.path / "predictive.npz"
+        self.known = self.path / "known.npz"
 
     def save_prior(self, problem: InverseProblem) -> None:
         """Write what sampling needs to know of the problem."""
@@ -46,9 +52,11 @@ class FitFiles(RunDirectory):
 
     def load_problem(self) -> InverseProblem:
         """The problem without its forward map."""
-        description, arrays = archive.read_description(self.path / "prior.npz")
-        prior = archive.rebuild_prior(description["prior"], arrays)
-        return problem_without_forward(prior, description["scales"], description["name"])
+        path = self.path / "prior.npz"
+        description, arrays = archive.read_description(path)
+        with taken_from(path):
+            prior = archive.rebuild_prior(description["prior"], arrays)
+            return problem_without_forward(prior, description["scales"], description["name"])
 
     # --- finished stages ------------------------------------------------------------------------
 
@@ -68,13 +76,15 @@ class FitFiles(RunDirectory):
         self._check_order(network)
         path = self.path / f"stage_{scale}.npz"
         description, _ = archive.read_description(path)
-        like = network_like(network, kind, description["flows"])
-        flows = archive.load(path, like.flows[:scale])
-        return eqx.tree_at(lambda n: n.flows[:scale], like, flows), description
+        with taken_from(path):
+            like = network_like(network, kind, description["flows"])
+            flows = archive.load(path, like.flows[:scale])
+            return eqx.tree_at(lambda n: n.flows[:scale], like, flows), description
 
     def finished_stages(self) -> list[int]:
         """Scales whose stages are finished, coarse to fine."""
-        return sorted(int(p.stem[6:]) for p in self.path.glob("stage_*.npz"))
+        names = (p.stem.removeprefix("stage_") for p in self.path.glob("stage_*.npz"))
+        return sorted(int(name) for name in names if name.isdecimal())
 
     # --- the running stage ------------------------------------------------------------------------
 
@@ -87,20 +97,26 @@ class FitFiles(RunDirectory):
 
     def read_checkpoint(self) -> dict[str, Any] | None:
         """Description of the running stage; None if none was running."""
-        return archive.read_description(self.checkpoint)[0] if self.checkpoint.exists() else None
+        if not self.checkpoint.exists():
+            return None
+        with damaged_checkpoint("the last finished stage"):
+            return archive.read_description(self.checkpoint)[0]
 
     def load_checkpoint(self, state: Any, network: MsIGN) -> tuple[Any, MsIGN]:
         """State and network of a checkpoint, of the same structure as those given."""
         self._check_order(network)
-        scalars = iter(archive.read_description(self.checkpoint)[0]["scalars"])
-        state, flows = archive.load(self.checkpoint, (state, network.flows), finite=False)
-        state = jax.tree.map(lambda leaf: leaf if _is_array(leaf) else next(scalars), state)
-        return state, eqx.tree_at(lambda n: n.flows, network, flows)
+        with damaged_checkpoint("the last finished stage"), taken_from(self.checkpoint):
+            scalars = iter(archive.read_description(self.checkpoint)[0]["scalars"])
+            state, flows = archive.load(self.checkpoint, (state, network.flows), finite=False)
+            state = jax.tree.map(lambda leaf: leaf if _is_array(leaf) else next(scalars), state)
+            return state, eqx.tree_at(lambda n: n.flows, network, flows)
 
     def _check_order(self, network: MsIGN) -> None:
         """Refuse flows whose whitened coordinates are not in the order of the network's."""
-        description, _ = archive.read_description(self.path / "prior.npz")
-        archive.check_order(network.prior_at(), description["prior"])
+        path = self.path / "prior.npz"
+        description, _ = archive.read_description(path)
+        with taken_from(path):
+            archive.check_order(network.prior_at(), description["prior"])
 
 
 def describe_flows(network: MsIGN, kind: FlowKind) -> list[Any]:

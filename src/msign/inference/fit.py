@@ -1,6 +1,7 @@
 """Algorithm 1 of the paper: train the posterior coarse to fine, within a budget of simulations."""
 
 import os
+from typing import Any
 
 import jax.random as jr
 
@@ -14,16 +15,19 @@ from msign.inference.run import Run
 from msign.inference.stage import train_stage
 from msign.network import MsIGN
 from msign.problems.inverse import InverseProblem
+from msign.problems.workers import opened
 
 
 def fit(
     problem: InverseProblem,
-    budget: int = 800_000,
+    budget: float = 800_000,
     seed: int = 0,
     out: str | os.PathLike[str] | None = None,
     resume: bool = False,
     progress: bool = True,
     config: FitConfig | None = None,
+    report: bool = True,
+    executor: Any = None,
 ) -> Posterior:
     """Learn the posterior of an inverse problem.
 
@@ -31,10 +35,16 @@ def fit(
         problem: What is to be inferred.
         budget: Forward simulations that may be used, a hard limit (the certificate included).
         seed: Same seed, same numbers.
-        out: Directory for checkpoints, log and result; None keeps everything in memory.
+        out: Directory for checkpoints, log and result; None keeps everything in memory. With it
+            Ctrl-C stops after the next checkpoint, a second one at once.
         resume: Go on with the run in `out` where it was interrupted.
-        progress: Show a progress bar (only where the output is a terminal).
+        progress: Show where it is and what it does: a bar on a terminal, one line per stage
+            elsewhere, and advice after the first stage where there is any.
         config: Options of training.
+        report: Whether to write figures and `report.html` to `out` as well.
+        executor: Who evaluates a forward map that is not JAX code: a number of processes, the
+            address of a Dask scheduler, a Dask client, or anything with `submit` or `map`; None:
+            this process.
 
     Example:
         >>> import msign
@@ -43,11 +53,11 @@ def fit(
         >>> posterior.sample(10).shape
         (10, 4, 4)
     """
+    budget = checks.count("budget", budget, 1)
     config = (FitConfig() if config is None else config).for_problem(problem)
     network = prior_network(problem, config)
-    with Run(
-        problem, budget, checks.integer("seed", seed, 0), out, resume, progress, config
-    ) as run:
+    given = (problem, budget, checks.integer("seed", seed, 0), out, resume, progress, config)
+    with opened(executor) as workers, Run(*given, workers) as run:
         for scale in run.scales:  # Algorithm 1, line 3
             if run.is_finished(scale):
                 network = run.load(network, scale)
@@ -55,15 +65,22 @@ def fit(
             network, stage, state = run.resumed(network, scale) or run.begun(
                 *start_stage(run, network, scale)
             )
-            state = train_stage(stage, state, run.method(stage), config, run.after_round)
+            method = run.method(stage)
+            state = train_stage(stage, state, method, config, run.after_round, run.doing)
             network = network.with_variables(scale, state.best, config.train)
             run.finish_stage(network, stage, state)
-        return run.certify(network)
+        posterior = run.certify(network)
+    if out is not None and report:
+        from msign.report.run_page import write_report  # which stands above inference
+
+        write_report(posterior, out)
+    return posterior
 
 
 def start_stage(run: Run, network: MsIGN, scale: int) -> tuple[MsIGN, Stage]:
     """Lines 4 and 5: F_l at its start, behind all that coarser stages learned, is q~_l."""
     config, simulator = run.config, run.simulator
+    run.at_stage(scale)
     begin, limit, size = simulator.nfs, *run.share(scale)
     key = jr.fold_in(run.key, scale)
     least = config.kind.least_allowance(network.lattices[scale - 1].dim)

@@ -1,14 +1,11 @@
 """The learned posterior: samples, densities, corrections, and an honest certificate."""
 
-import dataclasses
 import os
 import pathlib
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import equinox as eqx
-import jax
-import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import paramax
@@ -16,9 +13,15 @@ from jaxtyping import Array, ArrayLike
 
 from msign import checks, passes
 from msign.diagnostics.modes import find_model_modes
+from msign.environment import versions
+from msign.inference.certificate import Certificate
 from msign.inference.config import FitConfig
+from msign.inference.export import statistic, to_arviz
 from msign.inference.files import FitFiles, prior_network
+from msign.inference.known import Known
+from msign.inference.predictive import Predictive
 from msign.inference.refine import Refined, refine
+from msign.inference.remedies import next_step, remedies
 from msign.inference.simulate import part_size
 from msign.inference.smc import SMC
 from msign.network import MsIGN
@@ -26,51 +29,24 @@ from msign.noise import normal, on_device
 from msign.priors import Prior
 from msign.problems.inverse import InverseProblem
 from msign.problems.simulator import Simulator
-from msign.variables import Variables, draw, in_pieces, log_ratio
-from msign.weights import WeightReport, lost_evidence, resampled, weight_report
+from msign.rundir import taken_from
+from msign.variables import PIECES, Variables, draw, in_pieces, log_ratio
+from msign.weights import WeightReport, resampled, weight_report
 
-PIECE = 128  # fields drawn at a time
+if TYPE_CHECKING:
+    import xarray as xr
 
-
-class Certificate(NamedTuple):
-    """What a model's quality is known by: fields simulated that it was not trained on.
-
-    Attributes:
-        log_weights: Log q - log p of each, up to the evidence `(n,)`.
-        coordinates: A few of their variables `(n, k)`.
-        log_evidence: By all fields of the stage that trained the model, where these were kept.
-        log_evidence_stderr: Its standard error.
-    """
-
-    log_weights: np.ndarray
-    coordinates: np.ndarray
-    log_evidence: float | None = None
-    log_evidence_stderr: float | None = None
-
-    @property
-    def known_evidence(self) -> tuple[float, float] | None:
-        """Log evidence by all fields of the stage, and its standard error; None if not known."""
-        if self.log_evidence is None or self.log_evidence_stderr is None:
-            return None
-        return self.log_evidence, self.log_evidence_stderr
-
-    def report(self) -> WeightReport:
-        """Effective sample size, k-hat, divergence and evidence."""
-        report, known = weight_report(self.log_weights), self.known_evidence
-        if known is None:
-            return report
-        return dataclasses.replace(report, lost=lost_evidence(report, *known))
-
-    def to_json(self) -> dict[str, Any]:
-        """As plain JSON values."""
-        lists = {n: getattr(self, n).tolist() for n in ("log_weights", "coordinates")}
-        return {**self._asdict(), **lists}
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> "Certificate":
-        """Inverse of `to_json`."""
-        arrays = {n: np.asarray(values[n], np.float64) for n in ("log_weights", "coordinates")}
-        return cls(**{**values, **arrays})
+SAVED = (
+    "seed",
+    "nfs",
+    "budget",
+    "failures",
+    "seconds",
+    "records",
+    "stages",
+    "reference",
+    "scale",
+)  # attributes that a file keeps as they are
 
 
 class Corrected(NamedTuple):
@@ -87,6 +63,20 @@ class Corrected(NamedTuple):
     acceptance: float
 
 
+class Draws(NamedTuple):
+    """Independent samples of the model.
+
+    Attributes:
+        fields: `(n, *field_shape)`.
+        log_prob: The model's log-density `(n,)`.
+        log_ratio: The same minus the prior's `(n,)`.
+    """
+
+    fields: np.ndarray
+    log_prob: np.ndarray
+    log_ratio: np.ndarray
+
+
 class Posterior:
     """What `fit` returns: a trained network and its certificate.
 
@@ -101,6 +91,9 @@ class Posterior:
         stages: What each stage did.
         records: What each round did.
         nfs: Forward simulations used.
+        budget: That were allowed; None where that is not known.
+        predictive: What fields of the certificate predict of the data, where there are any.
+        known: What is known of the answer.
     """
 
     def __init__(
@@ -116,14 +109,18 @@ class Posterior:
         nfs: int,
         failures: int,
         seconds: float,
+        budget: int | None = None,
         scale: int | None = None,
     ):
         self.problem, self.config, self.seed = problem, config, seed
         self.networks, self.certificates = networks, certificates
         self.records, self.stages = records, stages
         self.nfs, self.failures, self.seconds = nfs, failures, seconds
+        self.budget = budget
         self.scale = max(networks) if scale is None else scale
         self.reference: dict[str, Any] = {}
+        self.predictive: Predictive | None = None
+        self.known = Known.of(problem)
 
     def __repr__(self) -> str:
         d = self.prior.lattice.dim
@@ -175,10 +172,14 @@ class Posterior:
             nfs=self.nfs,
             failures=self.failures,
             seconds=self.seconds,
+            budget=self.budget,
             scale=scale,
         )
         if scale == max(self.networks):
-            found.reference = self.reference
+            found.reference, found.predictive = self.reference, self.predictive
+            found.known = self.known
+        else:
+            found.known = Known()  # fields of another lattice
         return found
 
     # --- samples and densities ------------------------------------------------------------------
@@ -195,8 +196,13 @@ class Posterior:
 
     def sample_and_log_prob(self, n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
         """N independent fields and the model's log-density of each."""
+        drawn = self.draws(n, seed)
+        return drawn.fields, drawn.log_prob
+
+    def draws(self, n: int, seed: int = 0) -> Draws:
+        """N independent fields with what the model knows of each."""
         u, ratio = self.whitened_samples(n, seed)
-        return _fields(self.prior, u), _log_prior(self.prior, u) + ratio
+        return Draws(_fields(self.prior, u), _log_prior(self.prior, u) + ratio, ratio)
 
     def whitened_samples(
         self, n: int, seed: int = 0, scale: int | None = None
@@ -214,7 +220,7 @@ class Posterior:
         few = variables.basis is not None
         carried = network.turns() if few else network
         lengths = network.noise_sizes(scale)
-        parts, size = [], min(PIECE, part_size(self.prior.lattice.dim))
+        parts, size = [], min(PIECES[0], part_size(self.prior.lattice.dim))
         for i in range(-(-n // size)):
             own = jr.fold_in(key, i)
             z = tuple(
@@ -234,10 +240,10 @@ class Posterior:
 
     def log_ratio(self, u: ArrayLike) -> np.ndarray:
         """Log p - log prior of fields in whitened coordinates `(..., d)`."""
-        u, variables = np.asarray(u), self.variables
-        flat = u.reshape(-1, u.shape[-1])
-        values = _chunked(lambda v: log_ratio(variables, variables.reduce(v)), flat)
-        return values.reshape(u.shape[:-1]).astype(np.float64)
+        u, basis = np.asarray(u), self.basis
+        s = u.reshape(-1, u.shape[-1])
+        s = s if basis is None else s @ basis
+        return log_ratio(self.variables, s).reshape(u.shape[:-1]).astype(np.float64)
 
     # --- corrections by simulation ----------------------------------------------------------------
 
@@ -275,13 +281,14 @@ class Posterior:
 
     def refine(
         self,
-        n: int,
-        budget: int,
+        n: float,
+        budget: float,
         seed: int = 0,
         method: SMC | str = "smc",
         out: str | os.PathLike[str] | None = None,
         resume: bool = False,
         progress: bool = True,
+        executor: Any = None,
     ) -> Refined:
         """N fields of the posterior by sequential Monte Carlo from the model, and the evidence.
 
@@ -297,10 +304,11 @@ class Posterior:
             out: Directory for checkpoints and results.
             resume: Go on in `out`, with the same numbers, or with a larger budget.
             progress: Whether to show a bar, on a terminal.
+            executor: Who evaluates the forward map, as of `fit`.
         """
         known = self.certificates[self.scale]
         given = (self.problem, self.variables, self.scale, n, budget, seed, method)
-        return refine(*given, out, resume, progress, known.known_evidence)
+        return refine(*given, out, resume, progress, known.known_evidence, executor)
 
     # --- certificate ---------------------------------------------------------------------------
 
@@ -311,6 +319,8 @@ class Posterior:
     def summary(self) -> dict[str, Any]:
         """Everything a reader wants to know of the run, as plain values."""
         report, held_out = self.certificate(), self.certificates[self.scale]
+        rounds = [r for r in self.records if r["scale"] == self.scale]
+        numbers = remedies(report, rounds, self.budget or self.nfs, self.seed)
         estimate = {
             name: getattr(report, name)
             for name in ("reverse_kl", "forward_kl", "jeffreys", "jeffreys_stderr")
@@ -331,6 +341,9 @@ class Posterior:
             "ess_fraction": report.ess_fraction,
             "khat": report.khat,
             "worst_log_weight": report.worst,
+            "lowest_log_weight": report.lowest,
+            "lost_evidence": report.lost,
+            "certificate_size": report.n,
             "log_evidence": report.log_evidence,
             "log_evidence_stderr": report.log_evidence_stderr,
             "mode_fractions": _floats(modes.fractions),
@@ -338,7 +351,9 @@ class Posterior:
             "mode_fractions_weighted": _floats(weighted.fractions),
             "mode_fractions_weighted_stderr": _floats(weighted.stderr),
             "rmse": None,
-            "verdict": report.verdict,
+            "verdict": f"{report.verdict} {next_step(report, numbers)}".strip(),
+            "try": numbers._asdict(),
+            "advice": [text for stage in self.stages for text in stage.get("advice", ())],
             "stages": [stage for stage in self.stages if stage["scale"] <= self.scale],
         }
         if self.reference:
@@ -346,18 +361,40 @@ class Posterior:
             result["jeffreys_from"] = "exact samples and exact evidence"
         return result
 
-    def to_arviz(self, n: int = 2500, seed: int = 0) -> Any:
-        """N samples as ArviZ InferenceData, with the model's log-density as a sample statistic."""
-        import arviz as az
+    # --- for other tools --------------------------------------------------------------------------
 
-        fields, log_prob = self.sample_and_log_prob(n, seed)
-        names = [f"axis{i}" for i in range(fields.ndim - 1)]
-        return az.from_dict(
-            posterior={"x": fields[None]},
-            sample_stats={"lp": log_prob[None]},
-            dims={"x": names},
-            attrs={"problem": self.problem.name, "nfs": self.nfs},
-        )
+    def mean(self, n: int = 2500, seed: int = 0) -> "xr.DataArray":
+        """Mean of n samples, labelled by the centres of cells in the unit cube."""
+        return statistic(self, self.sample(n, seed).mean(0))
+
+    def std(self, n: int = 2500, seed: int = 0) -> "xr.DataArray":
+        """Standard deviation of n samples, cell by cell."""
+        return statistic(self, self.sample(n, seed).std(0, ddof=1))
+
+    def quantile(self, q: float | Sequence[float], n: int = 2500, seed: int = 0) -> "xr.DataArray":
+        """Quantiles of n samples, cell by cell; several `q` are a first axis."""
+        found = np.quantile(self.sample(n, seed), q, axis=0)
+        leading = () if np.ndim(q) == 0 else (("quantile", np.asarray(q)),)
+        return statistic(self, found, *leading)
+
+    def to_arviz(
+        self, n: int = 2500, seed: int = 0, simulate: bool = False, executor: Any = None
+    ) -> Any:
+        """N samples for ArviZ: `InferenceData` of its versions 0.x, a `DataTree` of 1.x.
+
+        There are groups `posterior`, `prior`, `sample_stats` (`lp`, the model's log-density) and
+        `observed_data`. Samples are independent; they are divided into chains, if possible four,
+        because diagnostics want several.
+
+        Args:
+            n: Number of samples, of prior draws too.
+            seed: Of both.
+            simulate: Run the forward map, 2 n times and not counted in `nfs`, for
+                `posterior_predictive`, `prior_predictive`, `log_likelihood`, and the importance
+                weights `log_weight` in `sample_stats`.
+            executor: Who evaluates it, as of `fit`.
+        """
+        return to_arviz(self, n, seed, simulate, executor)
 
     # --- files ------------------------------------------------------------------------------------
 
@@ -373,15 +410,18 @@ class Posterior:
         if files.started:
             files.check_same(what)  # stages that stand there already are kept
         else:
-            files.write_json("config.json", {**what, "budget": None})
+            files.write_json("config.json", {**what, "budget": self.budget})
             files.save_prior(self.problem)
         for scale in self.scales:
             if scale not in files.finished_stages():
                 files.save_stage(self.networks[scale], scale, self.config.kind, {})
         kept = {str(s): self.certificates[s].to_json() for s in self.scales}
-        names = ("seed", "nfs", "failures", "seconds", "records", "stages", "reference", "scale")
-        values = {name: getattr(self, name) for name in names}
+        values = {name: getattr(self, name) for name in SAVED}
         files.write_json("posterior.json", {**values, "certificates": kept})
+        self.known.save(files.known)
+        if self.predictive is not None:
+            self.predictive.save(files.predictive)
+        files.write_json("environment.json", versions())
         files.write_json("summary.json", self.summary())
 
     @classmethod
@@ -394,27 +434,37 @@ class Posterior:
         """
         if not (pathlib.Path(path) / "posterior.json").exists():
             raise ValueError(f"path must hold a finished run, got {path}")
-        files = FitFiles(path)
-        had = files.read_json("config.json")
+        files = FitFiles(path, write=False)
+        with taken_from(files.path / "config.json"):
+            had = files.read_json("config.json")
+            config, recorded = FitConfig.from_json(had["fit"]), (had["problem"], had["dimension"])
+        own = problem is not None
         problem = files.load_problem() if problem is None else problem
-        for name, value in (("problem", problem.name), ("dimension", problem.dim)):
-            if had[name] != value:
+        for name, known, value in zip(
+            ("problem", "dimension"), recorded, (problem.name, problem.dim), strict=True
+        ):
+            if known != value:
                 raise ValueError(
-                    f"problem must be that of the run: {name} {had[name]!r}, got {value!r}"
+                    f"problem must be that of the run: {name} {known!r}, got {value!r}"
                 )
-        config = FitConfig.from_json(had["fit"])
-        saved = files.read_json("posterior.json")
-        certificates = {
-            int(s): Certificate.from_json(c) for s, c in saved.pop("certificates").items()
-        }
+        with taken_from(files.path / "posterior.json"):
+            saved = files.read_json("posterior.json")
+            certificates = {
+                int(s): Certificate.from_json(c) for s, c in saved.pop("certificates").items()
+            }
+            reference = saved.pop("reference")
         prior = prior_network(problem, config)
         networks = {
             scale: files.load_stage(scale, prior, config.kind)[0].cut(scale)
             for scale in certificates
         }
-        reference = saved.pop("reference")
-        posterior = cls(problem, networks, certificates, config, **saved)
+        with taken_from(files.path / "posterior.json"):
+            posterior = cls(problem, networks, certificates, config, **saved)
+            posterior.stage(posterior.scale)
         posterior.reference = reference
+        posterior.predictive = Predictive.load(files.predictive)
+        if not own:
+            posterior.known = Known.load(files.known, problem.prior.lattice.field_shape)
         return posterior
 
 
@@ -436,11 +486,3 @@ def _fields(prior: Prior, u: np.ndarray) -> np.ndarray:
 @eqx.filter_jit
 def _unwhiten(prior: Prior, u: Array) -> Array:
     return prior.unwhiten(u)
-
-
-def _chunked(f: Callable[[Array], ArrayLike], u: ArrayLike) -> np.ndarray:
-    """`f` of batches `(n, d)`, some at a time."""
-    u = np.asarray(u)
-    size = part_size(max(u.shape[-1], 1))
-    parts = [f(jnp.asarray(u[i : i + size])) for i in range(0, len(u), size)]
-    return np.concatenate([np.asarray(jax.device_get(p)) for p in parts])

@@ -20,18 +20,22 @@ from jaxtyping import ArrayLike
 
 from msign import archive, checks
 from msign.diagnostics.modes import find_modes
+from msign.inference.remedies import rounded_up
 from msign.inference.smc import SMC, Particles, Sampler, State, row_parts, temperatures_left
+from msign.inference.watch import Watch, clock
+from msign.interrupts import StopAtCheckpoint
 from msign.noise import default_dtype
 from msign.problems.inverse import InverseProblem, missing_forward
 from msign.problems.simulator import BudgetExceeded, Simulator
-from msign.progress import ProgressBar
-from msign.rundir import RunDirectory
+from msign.problems.workers import opened
+from msign.rundir import RunDirectory, damaged_checkpoint, taken_from
 from msign.variables import Variables, draw
 from msign.weights import lost_evidence
 
 SHOWN = 32  # variables in which modes are looked for
 FEW_FAMILIES = 20  # draws below which no error can be estimated
 ROUGH_EVIDENCE = 0.3  # standard error of the log evidence that is large
+POOR_MIXING = 0.7  # correlation of particles with their start that is large
 
 
 class Refined(NamedTuple):
@@ -90,13 +94,28 @@ class Refined(NamedTuple):
             return (
                 f"NOT RELIABLE: {figures}, but fields simulated in training carry "
                 f"{np.exp(self.lost):.3g} times the mass: the flow has lost a mode, and so have "
-                "these fields. Give the fit a larger budget or a richer flow."
+                "these fields. Fit again with twice the budget and another seed."
             )
         if self.distinct < FEW_FAMILIES:
-            return f"NOT RELIABLE: {figures}. Give it a larger budget and more particles."
-        if self.log_evidence_stderr > ROUGH_EVIDENCE or self.correlation > 0.7:
-            return f"ROUGH: {figures}. Give it a larger budget, more particles or more sweeps."
+            more = 2 * FEW_FAMILIES / self.distinct
+            return f"NOT RELIABLE: {figures}. {self._try(more, more)}"
+        if self.correlation > POOR_MIXING:
+            return f"ROUGH: {figures}. {self._try(2, 1)}"
+        if self.log_evidence_stderr > ROUGH_EVIDENCE:
+            more = max(2.0, (self.log_evidence_stderr / ROUGH_EVIDENCE) ** 2)
+            return f"ROUGH: {figures}. {self._try(more, more)}"
         return f"GOOD: {figures}. (A mode that the flow never visits is still not found.)"
+
+    def _try(self, budget: float, particles: float) -> str:
+        """So many times the simulations and the particles.
+
+        Errors fall with the square root of the particles; more simulations for as many of them are
+        more moves for each.
+        """
+        return (
+            f"Try budget={rounded_up(budget * self.nfs)} with "
+            f"SMC(particles={rounded_up(particles * self.particles)})."
+        )
 
     def numbers(self) -> dict[str, Any]:
         """All but the fields, as plain JSON values."""
@@ -119,21 +138,21 @@ def refine(
     problem: InverseProblem,
     variables: Variables,
     scale: int,
-    n: int,
-    budget: int,
+    n: float,
+    budget: float,
     seed: int = 0,
     method: SMC | str = "smc",
     out: str | os.PathLike[str] | None = None,
     resume: bool = False,
     progress: bool = True,
     known: tuple[float, float] | None = None,
+    executor: Any = None,
 ) -> Refined:
     """N fields of the posterior from the flow of its variables; see `Posterior.refine`.
 
     `known` is another estimate of the log evidence and its standard error, from training.
     """
-    checks.integer("n", n, 1)
-    checks.integer("budget", budget, 1)
+    n, budget = checks.count("n", n, 1), checks.count("budget", budget, 1)
     checks.integer("seed", seed, 0)
     if problem.forward is missing_forward:
         missing_forward(None)
@@ -147,9 +166,11 @@ def refine(
         what = _identity(problem, variables) | {"scale": scale, "n": n, "seed": seed}
         options = files.opened(what, options, resume)
     key = jr.fold_in(jr.key(seed), 17)
-    sampler = Sampler(variables, scale, Simulator(problem, budget), options, key)
-    state, seconds = _run(sampler, files, progress)
-    result = _result(sampler, state, n, seconds)
+    with opened(executor) as workers:
+        simulator = Simulator(problem, budget, workers)
+        sampler = Sampler(variables, scale, simulator, options, key)
+        state, seconds = _run(sampler, files, progress)
+        result = _result(sampler, state, n, seconds)
     if known is not None:
         result = result._replace(lost=lost_evidence(result, *known))
     if files is not None:
@@ -171,30 +192,39 @@ def _run(sampler: Sampler, files: "RefineFiles | None", progress: bool) -> tuple
     """From the flow, or from a checkpoint, to temperature one; and the seconds that it took."""
     simulator, before = sampler.simulator, 0.0
     began = time.monotonic()
-    before_bar, behind_bar = "T {temperature}", "acceptance {acceptance}  nFS {nfs}"
+
+    def seconds() -> float:
+        return before + time.monotonic() - began
+
+    watch = Watch(progress, 1.0, simulator, seconds)
     found = None if files is None else files.load_checkpoint(sampler)
     if found is not None:
         state, counts, before = found
         simulator.restore(counts)
-    with ProgressBar(
-        progress, 1.0, before_bar, behind_bar, temperature="0", acceptance="-", nfs=0
-    ) as bar:
+    resumed_at = seconds(), 0 if found is None else len(state.steps)
+    with watch, StopAtCheckpoint(files is not None, watch.line) as stop:
+        watch.place, watch.activity = "T 0", "simulating"
         if found is None:
             state = sampler.start()
         while state.temperature < 1:
             _check_left(sampler, state)
+            watch.place, watch.activity = f"T {state.temperature:.3g}", "moving particles"
             last, state = state.temperature, sampler.next(state)
+            _show(watch, state, temperatures_left(last, state.temperature), resumed_at)
             if files is not None:
-                seconds = before + time.monotonic() - began
-                files.save_checkpoint(state, simulator.counts(), seconds)
-            done = len(state.steps)
-            bar.update(
-                done / (done + temperatures_left(last, state.temperature)),
-                temperature=f"{state.temperature:.3g}",
-                acceptance=f"{state.steps[-1]['acceptance']:.2f}",
-                nfs=f"{simulator.nfs:,} of {simulator.budget:,}",
-            )
-    return state, before + time.monotonic() - began
+                files.save_checkpoint(state, simulator.counts(), seconds())
+                stop.checkpoint_written()
+    return state, seconds()
+
+
+def _show(watch: Watch, state: State, coming: int, resumed_at: tuple[float, int]) -> None:
+    """Show what a temperature has reached, and from the second one on the time left."""
+    done = len(state.steps)
+    watch.done(done / (done + coming))
+    watch.figures = f"acceptance {state.steps[-1]['acceptance']:.2f}"
+    here, mine = watch.seconds() - resumed_at[0], done - resumed_at[1]
+    watch.left = f"left ~ {clock(here / mine * coming)}" if mine > 1 and coming else ""
+    watch.line(f"T {state.temperature:.3g}  {watch.figures}  {watch.used()}")
 
 
 def _check_left(sampler: Sampler, state: State) -> None:
@@ -273,7 +303,8 @@ class RefineFiles(RunDirectory):
             return options
         if not resume:
             raise ValueError(
-                f"out holds a refinement already: resume it or choose another, got {self.path}"
+                "out holds a refinement already: go on with it (--resume), delete it "
+                f"(--overwrite) or choose another, got {self.path}"
             )
         particles = self.read_json("config.json").get("smc", {}).get("particles")
         options = dataclasses.replace(options, particles=particles)
@@ -290,13 +321,14 @@ class RefineFiles(RunDirectory):
         """State, counts and seconds after the last temperature; None if there was none."""
         if not self.checkpoint.exists():
             return None
-        description, _ = archive.read_description(self.checkpoint)
         n, d = sampler.options.particles or 0, sampler.variables.dim
         z = np.zeros((n, d), default_dtype())
         like = Particles(z, np.zeros(n), z if sampler.options.gradient else None, np.arange(n))
-        particles = archive.load(self.checkpoint, like, finite=False)
-        state = State(particles, **description["state"])
-        return state, description["counts"], description["seconds"]
+        with damaged_checkpoint("the flow"), taken_from(self.checkpoint):
+            description, _ = archive.read_description(self.checkpoint)
+            particles = archive.load(self.checkpoint, like, finite=False)
+            state = State(particles, **description["state"])
+            return state, description["counts"], description["seconds"]
 
     def write(self, result: Refined) -> None:
         """Write fields and numbers."""

@@ -8,19 +8,23 @@ import equinox as eqx
 import jax.random as jr
 import numpy as np
 
-from msign import checks
 from msign.compilation import keep_compiled_programs
 from msign.diagnostics.modes import find_model_modes
+from msign.inference.advice import about_means, stage_advice
+from msign.inference.certificate import Certificate
 from msign.inference.config import FitConfig
 from msign.inference.files import FitFiles, describe_flows, network_like
 from msign.inference.methods import Method, Stage
-from msign.inference.posterior import Certificate, Posterior
+from msign.inference.posterior import Posterior
+from msign.inference.predictive import Predictive
 from msign.inference.simulate import simulate
 from msign.inference.stage import SHOWN, StageState, initial_state
+from msign.inference.watch import Watch, clock, most_left
+from msign.interrupts import StopAtCheckpoint
 from msign.network import MsIGN
 from msign.problems.inverse import InverseProblem
 from msign.problems.simulator import SimulationError, Simulator
-from msign.progress import ProgressBar
+from msign.problems.workers import Workers
 from msign.training import split_trainable
 from msign.weights import ess_fraction
 
@@ -37,9 +41,10 @@ class Run:
         resume: bool,
         progress: bool,
         config: FitConfig,
+        workers: Workers | None = None,
     ):
         self.problem, self.seed, self.config = problem, seed, config
-        self.simulator = Simulator(problem, checks.integer("budget", budget, 1))
+        self.simulator = Simulator(problem, budget, workers)
         alone = config.single_stage or config.kind.needs_one_stage
         self.scales = [problem.scales] if alone else list(range(1, problem.scales + 1))
         self.key = jr.key(seed)
@@ -54,27 +59,28 @@ class Run:
         config.method_for(problem, 1)  # refuses what cannot work, before any work
         self._check_budget(budget)
         self.files = None if out is None else self._opened(FitFiles(out), budget, resume)
-        self.bar = ProgressBar(
-            progress,
-            len(self.scales),
-            "stage {stage}",
-            "J {jeffreys}  nFS {nfs}",
-            stage=f"{self.scales[0]}/{self.scales[-1]}",
-            jeffreys="-",
-            nfs=0,
-        )
+        self.watch = Watch(progress, len(self.scales), self.simulator, lambda: self.seconds)
+        self.stop = StopAtCheckpoint(self.files is not None, self.watch.line)
 
     def __enter__(self) -> "Run":
         keep_compiled_programs()
         simulator, files = self.simulator, self.files
-        if files is None or not (files.finished_stages() or files.checkpoint.exists()):
-            simulator.check()
-        simulator.prepare()
-        self.bar.__enter__()
+        self.watch.__enter__()
+        self.stop.__enter__()
+        try:
+            self.doing("trying the problem")
+            if files is None or not (files.finished_stages() or files.checkpoint.exists()):
+                simulator.check(scales=self.scales)
+            if len(self.scales) > 1:
+                simulator.prepare()
+        except BaseException as error:
+            self.__exit__(type(error), error, None)
+            raise
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, _: Any) -> None:
-        self.bar.__exit__()
+        self.stop.__exit__()
+        self.watch.__exit__()
         if isinstance(error, SimulationError) and self.files is not None:
             np.save(self.files.path / "failed_field.npy", error.field)
 
@@ -97,8 +103,8 @@ class Run:
         """Simulations that a run needs with the rounds and the certificate of a budget."""
         problem, config = self.problem, self.config
         stage = self._least_of_stage(budget)
-        looked = 2 * problem.scales + (6 if problem.vjp is not None else 0)
-        looked += problem.inflate * problem.scales
+        looked = 2 * len(self.scales) + (6 if problem.vjp is not None else 0)
+        looked += problem.inflate * problem.scales * (len(self.scales) > 1)
         return looked + config.certificate_size(budget) + len(self.scales) * stage
 
     def _least_of_stage(self, budget: int) -> int:
@@ -121,7 +127,8 @@ class Run:
             files.write_json("config.json", what)
         elif not resume:
             raise ValueError(
-                f"out holds a run already: resume it or choose another, got {files.path}"
+                "out holds a run already: go on with it (--resume), delete it (--overwrite) or "
+                f"choose another, got {files.path}"
             )
         else:
             files.check_same(what)
@@ -183,6 +190,7 @@ class Run:
         state, network = self.files.load_checkpoint(state, network)
         stage = stage._replace(start=network.variables(scale, self.config.train))
         self._restore(saved)
+        self.at_stage(scale)
         self.running = stage, network
         return network, stage, _whole(state, stage)
 
@@ -191,13 +199,7 @@ class Run:
         assert self.running is not None
         stage, network = self.running
         self.records.append({**record, "seconds": round(self.seconds, 3)})
-        done = self.scales.index(stage.scale) + 1 - 0.7**state.round
-        self.bar.update(
-            done,
-            stage=f"{stage.scale}/{self.scales[-1]}",
-            jeffreys=f"{record['jeffreys']:.3g}",
-            nfs=f"{record['nfs']:,} of {self.simulator.budget:,}",
-        )
+        self._show(stage, state, record)
         if self.files is not None and state.round % self.config.checkpoint_rounds == 0:
             small = _small(state)
             description = {
@@ -209,6 +211,7 @@ class Run:
             }
             self.files.save_checkpoint(small, network, description)
             self.files.write_lines("stages.jsonl", self.records)
+            self.stop.checkpoint_written()
 
     def finish_stage(self, network: MsIGN, stage: Stage, state: StageState) -> None:
         """Keep what a stage has learned, and how good it is by held-out fields."""
@@ -216,12 +219,14 @@ class Run:
         known = state.memory.log_evidence() or (None, None)
         self.certificates[stage.scale] = Certificate(state.log_weights, state.shown, *known)
         self.stages.append(self._described(stage, state))
+        self._report_stage(stage)
         if self.files is not None:
             progress = {
                 "certificate": self.certificates[stage.scale].to_json(),
                 **self._progress(),
             }
             self.files.save_stage(network, stage.scale, self.config.kind, progress)
+            self.stop.checkpoint_written()
 
     def is_finished(self, scale: int) -> bool:
         """Whether an interrupted run has finished this stage already."""
@@ -239,6 +244,9 @@ class Run:
     def certify(self, network: MsIGN) -> Posterior:
         """Simulate fresh fields of the finished model: its certificate."""
         scale, n = self.problem.scales, self.certificate_size
+        self.stop.release()
+        self.watch.left = ""
+        self.doing("certifying")
         drawn = simulate(
             self.simulator, network.variables(scale), scale, jr.fold_in(self.key, 0), n
         )
@@ -255,13 +263,59 @@ class Run:
             records=self.records,
             stages=self.stages,
             nfs=self.simulator.nfs,
+            budget=self.simulator.budget,
             failures=self.simulator.failures,
             seconds=self.seconds,
         )
+        posterior.predictive = Predictive.of(self.problem, drawn, self.seed)
         if self.files is not None:
             posterior.save(self.files.path)
             self.files.write_lines("stages.jsonl", self.records)
         return posterior
+
+    # --- what a person sees -----------------------------------------------------------------------
+
+    def doing(self, activity: str) -> None:
+        """Show what begins."""
+        self.watch.activity = activity
+
+    def at_stage(self, scale: int) -> None:
+        """Show the stage that begins."""
+        self.watch.place = f"stage {scale}/{self.scales[-1]}"
+        self.watch.figures = self.watch.left = ""
+        self.watch.done(self.scales.index(scale))
+        self.doing("looking for a start")
+
+    def _show(self, stage: Stage, state: StageState, record: dict[str, Any]) -> None:
+        """Show what a round has reached."""
+        share = (self.simulator.nfs - stage.begin) / max(1, stage.limit - stage.begin)
+        self.watch.done(self.scales.index(stage.scale) + min(1.0, share))
+        self.watch.figures = f"J {record['jeffreys']:.3g}"
+        if stage.scale != self.scales[-1]:
+            return
+        left = most_left(
+            self._rounds(stage), stage.rounds, stage.limit, self.certificate_size / stage.round_size
+        )
+        if left is not None and not state.done:
+            self.watch.left = f"left < {clock(left)}"
+
+    def _report_stage(self, stage: Stage) -> None:
+        """One line of the stage that has ended, and advice."""
+        last = self.stages[-1]
+        self.watch.line(
+            f"stage {last['scale']}/{self.scales[-1]} done  J {last['jeffreys']:.3g}  "
+            f"ESS {last['ess_fraction']:.3f}  {self.watch.used()}"
+        )
+        means = about_means(stage, self._rounds(stage)) if self._has_advice(stage) else None
+        for text in (*last["advice"], *([means] if means else [])):
+            self.watch.line(f"advice: {text}")
+
+    def _has_advice(self, stage: Stage) -> bool:
+        """After the first stage of several, where it can still help."""
+        return stage.scale == self.scales[0] and len(self.scales) > 1
+
+    def _rounds(self, stage: Stage) -> list[dict[str, Any]]:
+        return [r for r in self.records if r["scale"] == stage.scale]
 
     # --- records ----------------------------------------------------------------------------------
 
@@ -276,10 +330,15 @@ class Run:
         certificate = self.certificates[stage.scale]
         modes = find_model_modes(state.best, state.shown)
         weighted = modes.reweighted(state.log_weights)
+        inflation = self.simulator.relative_inflation(stage.scale)
+        advice = []
+        if self._has_advice(stage):
+            advice = stage_advice(self.problem, self.config, self._rounds(stage), inflation)
         return {
             "scale": stage.scale,
             "dimension": stage.start.dim,
             "variables": stage.start.size,
+            "inflation": inflation,
             "nfs": self.simulator.nfs - stage.begin,
             "rounds": state.round,
             "seconds": self.seconds - sum(s["seconds"] for s in self.stages),
@@ -293,6 +352,7 @@ class Run:
             "mode_fractions": [float(f) for f in modes.fractions],
             "mode_fractions_stderr": [float(f) for f in modes.stderr],
             "mode_fractions_weighted": [float(f) for f in weighted.fractions],
+            "advice": advice,
         }
 
     def _progress(self) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import equinox as eqx
 import jax.random as jr
 import numpy as np
 
+from msign.inference.advice import seen_from_prior
 from msign.inference.config import FitConfig
 from msign.inference.methods import Method, MethodState, Stage
 from msign.inference.simulate import Simulated, simulate
@@ -77,10 +78,15 @@ def train_stage(
     method: Method,
     config: FitConfig,
     after_round: Callable[[StageState, dict[str, Any]], None],
+    doing: Callable[[str], None] = lambda _: None,
 ) -> StageState:
-    """Rounds until nothing is left to gain, or the stage's share of the budget is used up."""
+    """Rounds until nothing is left to gain, or the stage's share of the budget is used up.
+
+    `doing` is told what begins.
+    """
     while not state.done:
         key = jr.fold_in(stage.key, state.round)
+        doing("simulating")
         drawn = simulate(
             stage.simulator, state.model, stage.scale, jr.fold_in(key, 0), stage.round_size
         )
@@ -95,12 +101,14 @@ def train_stage(
             state = _with(state, rate=0.5 * state.rate)
         loss = np.nan
         if not state.done:
+            doing("training")
             memory, model, loss = method.update(
                 stage, state.memory, state.model, state.rate, jr.fold_in(key, 1)
             )
             state = _with(state, memory=memory, model=model)
         state = _with(state, round=state.round + 1)
-        after_round(state, _record(stage, state, report, failed, loss))
+        record = _record(stage, state, report, failed, loss)
+        after_round(state, {**record, **seen_from_prior(drawn, stage.simulator.problem)})
     return state
 
 

@@ -2,9 +2,12 @@
 
 from msign.problems import likelihoods
 from msign.problems.elliptic import elliptic
+from msign.problems.failures import SimulatorUnavailable
 from msign.problems.inverse import InverseProblem, problem_without_forward
+from msign.problems.serving import serve
 from msign.problems.simulator import BudgetExceeded, Evaluated, SimulationError, Simulator
 from msign.problems.synthetic import synthetic
+from msign.problems.umbridge import umbridge
 
 __all__ = [
     "BudgetExceeded",
@@ -12,8 +15,11 @@ __all__ = [
     "InverseProblem",
     "SimulationError",
     "Simulator",
+    "SimulatorUnavailable",
     "elliptic",
     "likelihoods",
     "problem_without_forward",
+    "serve",
     "synthetic",
+    "umbridge",
 ]

@@ -4,6 +4,7 @@ A `ScaleModel` holds the compiled functions of a scale and no state. The likelih
 of all of them, so that the scale's own noise and an inflated one share one compiled program.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 
 import jax
@@ -15,6 +16,7 @@ from msign.lattice import Lattice
 from msign.noise import on_device
 from msign.priors import Prior
 from msign.problems.data_likelihood import DataLikelihood, Layout, cast
+from msign.problems.failures import SimulatorUnavailable
 
 Forward = Callable[[ArrayLike], ArrayLike]
 Vjp = Callable[[ArrayLike, ArrayLike], ArrayLike]
@@ -103,9 +105,12 @@ class ScaleModel:
         """Whether gradients are to be had at this scale."""
         return self.traceable or self.vjp is not None
 
-    def observe(self, x: ArrayLike) -> np.ndarray:
-        """What the forward map gives for fields on the finest lattice `(n, m)`, without noise."""
-        return self.layout.flat(self._called(x))
+    def observe(self, x: ArrayLike, tolerant: bool = False) -> np.ndarray:
+        """What the forward map gives for fields on the finest lattice `(n, m)`, without noise.
+
+        NaN, where `tolerant`, for a field whose simulation raises.
+        """
+        return self.layout.flat(self._called_tolerantly(x) if tolerant else self._called(x))
 
     def _called(self, x: ArrayLike) -> np.ndarray:
         """The same in the shape that the forward map returns."""
@@ -154,13 +159,9 @@ class ScaleModel:
     ) -> tuple[np.ndarray, ArrayLike | None]:
         """Features, and gradients with respect to the fields x on the finest lattice."""
         flat = self.layout.flat
-
-        def cotangents(observed: np.ndarray, rows: slice | None = None) -> np.ndarray:
-            score = likelihood.score(likelihood.features(flat(observed)))
-            return self.layout.spread(likelihood.pull(score), observed.shape)
-
+        cotangents = functools.partial(cotangents_of, likelihood, self.layout)
         if gradient and self.both is not None and not tolerant:
-            observed, slopes = self.both(x, lambda o, rows: cotangents(np.asarray(o), rows))
+            observed, slopes = self.both(x, cotangents)
             return likelihood.features(flat(np.asarray(observed, np.float64))), slopes
         observed = self._called_tolerantly(x) if tolerant else self._called(x)
         features = likelihood.features(flat(observed))
@@ -169,18 +170,22 @@ class ScaleModel:
         assert self.vjp is not None
         return features, self.vjp(x, np.nan_to_num(cotangents(observed)))
 
-    def _called_tolerantly(self, x: np.ndarray) -> np.ndarray:
+    def _called_tolerantly(self, x: ArrayLike) -> np.ndarray:
         """All fields at once, or one by one if that raises; NaN for those that raise alone."""
         try:
             return self._called(x)
+        except SimulatorUnavailable:
+            raise
         except Exception:
-            rows = [self._called_or_none(one[None]) for one in x]
-        shape = next((row.shape for row in rows if row is not None), (1, *self.layout.shape))
-        return np.concatenate([np.full(shape, np.nan) if row is None else row for row in rows])
+            return stacked(
+                [self._called_or_none(one[None]) for one in np.asarray(x)], self.layout.shape
+            )
 
     def _called_or_none(self, x: np.ndarray) -> np.ndarray | None:
         try:
             return self._called(x)
+        except SimulatorUnavailable:
+            raise
         except Exception:
             return None
 
@@ -236,6 +241,21 @@ class ScaleModel:
         assert self.vjp is not None
         whole = self.layout.spread(np.asarray(likelihood.pull(cotangents), np.float64), shape)
         return np.asarray(self._pulled(self.vjp(x, whole), padding), np.float64)
+
+
+def cotangents_of(
+    likelihood: DataLikelihood, layout: Layout, observed: np.ndarray, rows: slice | None = None
+) -> np.ndarray:
+    """The gradient of the log-likelihood by observations, whichever rows of a batch these are."""
+    observed = np.asarray(observed)
+    score = likelihood.score(likelihood.features(layout.flat(observed)))
+    return layout.spread(likelihood.pull(score), observed.shape)
+
+
+def stacked(rows: Sequence[np.ndarray | None], shape: tuple[int, ...]) -> np.ndarray:
+    """Batches of one field each as one batch; NaN, of the given shape if all are None, for None."""
+    whole = next((row.shape for row in rows if row is not None), (1, *shape))
+    return np.concatenate([np.full(whole, np.nan) if row is None else row for row in rows])
 
 
 def _padding(n: int, limit: int) -> int:

@@ -64,19 +64,39 @@ class Layout(NamedTuple):
 class DataLikelihood(eqx.Module):
     """The likelihood of data; its arrays, the data among them, are arguments of compiled code.
 
+    Features are the predicted observations themselves unless it says otherwise.
+
     Attributes:
         constant: Part of the log-likelihood that no field changes.
     """
 
     constant: eqx.AbstractVar[Any]
 
-    @abstractmethod
     def features(self, observed: Any) -> Any:
         """Of predicted observations `(..., m)`."""
+        return observed
 
-    @abstractmethod
     def pull(self, cotangents: Any) -> Any:
         """The transposed derivative of `features`, applied to cotangents `(..., m)`."""
+        return cotangents
+
+    def predicted(self, features: np.ndarray) -> np.ndarray:
+        """The predicted observations `(..., m)` of features: the inverse of `features`."""
+        return features
+
+    def residuals(self, features: np.ndarray) -> np.ndarray:
+        """What is left of each observation, in units of its own noise `(..., m)`.
+
+        Unless it says otherwise, the score in units of its standard deviation, which for counts is
+        (data - mean) / standard deviation; NaN where that is not known.
+        """
+        information = np.asarray(self.information(features), np.float64)
+        known = np.where(information > 0, information, np.nan)
+        return np.asarray(self.score(features), np.float64) / np.sqrt(known)
+
+    def replicated(self, features: np.ndarray, rng: np.random.Generator) -> np.ndarray | None:
+        """New data `(..., m)`, one set for each field; None where no way to draw them is known."""
+        return None
 
     @abstractmethod
     def terms(self, features: Any) -> Any:
@@ -94,7 +114,6 @@ class DataLikelihood(eqx.Module):
         negative.
         """
 
-    @abstractmethod
     def with_error(
         self, features: np.ndarray, weights: np.ndarray, covariance: np.ndarray
     ) -> tuple[np.ndarray, "DataLikelihood"]:
@@ -108,6 +127,7 @@ class DataLikelihood(eqx.Module):
         Returns:
             A matrix `(m, m)` by which to multiply features, and their likelihood then.
         """
+        return np.eye(features.shape[1]), flattened(self, features, weights, covariance)
 
     def log_likelihood(self, features: Any) -> Any:
         """Of fields by their features `(...)`."""
@@ -124,6 +144,9 @@ class _Normal(DataLikelihood):
     def score(self, features: Any) -> Any:
         return -features
 
+    def residuals(self, features: np.ndarray) -> np.ndarray:
+        return features
+
     def information(self, features: Any) -> Any:
         return features.__array_namespace__().ones_like(features)
 
@@ -139,12 +162,6 @@ class StandardNormal(_Normal):
     """Of residuals that are at hand already."""
 
     constant: float = eqx.field(static=True, default=0.0)
-
-    def features(self, observed: Any) -> Any:
-        return observed
-
-    def pull(self, cotangents: Any) -> Any:
-        return cotangents
 
 
 class Noise(_Normal):
@@ -167,12 +184,48 @@ class Noise(_Normal):
     def pull(self, cotangents: Any) -> Any:
         return -cotangents @ self.whiten
 
+    def predicted(self, features: np.ndarray) -> np.ndarray:
+        return self.target - self._coloured(features)
+
+    def replicated(self, features: np.ndarray, rng: np.random.Generator) -> np.ndarray | None:
+        return self.predicted(features) + self._coloured(rng.standard_normal(features.shape))
+
+    def _coloured(self, white: np.ndarray) -> np.ndarray:
+        """Standard normal numbers `(n, m)` as noise."""
+        return np.linalg.solve(self.whiten, white.T).T
+
 
 class Inflation(NamedTuple):
     """Mean and covariance of F(x) - F(B A x) over the prior: the coarse model's own error."""
 
     mean: np.ndarray
     covariance: np.ndarray
+
+    @classmethod
+    def estimated(cls, error: np.ndarray, noise: np.ndarray) -> "Inflation":
+        """From errors `(n, m)` of draws; where these are few, the covariance is shrunk.
+
+        Towards a multiple of the noise's (Ledoit and Wolf 2004, in its units), so that no
+        combination of observations passes for free of error because no draw has shown its own.
+        Less than two draws say nothing: no error then.
+        """
+        n, m = error.shape
+        if n < 2:
+            return cls(np.zeros(m), np.zeros((m, m)))
+        if m < n:
+            return cls(error.mean(0), np.cov(error.T).reshape(m, m))
+        from sklearn.covariance import ledoit_wolf
+
+        root = np.linalg.cholesky(noise)
+        whitened = np.linalg.solve(root, (error - error.mean(0)).T).T
+        return cls(error.mean(0), root @ ledoit_wolf(whitened)[0] @ root.T)
+
+    def relative_to(self, noise: np.ndarray) -> float:
+        """Root mean square of the error in units of the noise."""
+        root = np.linalg.cholesky(noise)
+        total = self.covariance + np.outer(self.mean, self.mean)
+        half = np.linalg.solve(root, total)
+        return float(np.sqrt(np.mean(np.diag(np.linalg.solve(root, half.T)))))
 
 
 def whitened_noise(
@@ -192,12 +245,6 @@ class OwnValues(DataLikelihood):
 
     constant: float = eqx.field(static=True, default=0.0)
 
-    def features(self, observed: Any) -> Any:
-        return observed
-
-    def pull(self, cotangents: Any) -> Any:
-        return cotangents
-
     def terms(self, features: Any) -> Any:
         return features
 
@@ -206,11 +253,6 @@ class OwnValues(DataLikelihood):
 
     def information(self, features: Any) -> Any:
         return features.__array_namespace__().zeros_like(features)
-
-    def with_error(
-        self, features: np.ndarray, weights: np.ndarray, covariance: np.ndarray
-    ) -> tuple[np.ndarray, DataLikelihood]:
-        return np.eye(features.shape[1]), flattened(self, features, weights, covariance)
 
 
 class Flattened(DataLikelihood):

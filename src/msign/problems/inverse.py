@@ -24,6 +24,8 @@ from msign.problems.data_likelihood import DataLikelihood, Inflation, Layout
 from msign.problems.likelihoods import Gaussian, Likelihood
 from msign.problems.own_likelihood import FromDistribution, OfFields, as_forward, as_vjp
 
+INFLATION_DRAWS = 50  # of the prior, to estimate discretisation errors by default
+
 
 class InverseProblem:
     """Data about a field x with a prior: `y = F(x) + noise`, or distributed in some other way.
@@ -57,7 +59,9 @@ class InverseProblem:
         forward_at: Own, cheaper models of coarse scales: `forward_at(l)` gives None (use
             upsampling), a forward map for fields of scale l, or a pair of it and its vjp.
         inflate: Prior draws from which to estimate the discretisation error of each coarse scale;
-            its mean and covariance are added to Gaussian noise there (0: off).
+            its mean and covariance are added to the noise there, so that coarse posteriors are no
+            sharper than their forward maps are right. Each draw costs a simulation per scale. By
+            default 50 where the noise is Gaussian, else none; 0 switches it off.
         on_failure: A simulation that raises or is not finite: `raise` stops; `reject` counts as
             zero likelihood.
         chunk: Fields per call of `forward`.
@@ -102,7 +106,7 @@ class InverseProblem:
         forward_and_vjp: ForwardAndVjp | None = None,
         scales: int | None = None,
         forward_at: Callable[[int], Forward | tuple[Forward, Vjp] | None] | None = None,
-        inflate: int = 0,
+        inflate: int | None = None,
         on_failure: str = "raise",
         chunk: int | None = None,
         name: str = "problem",
@@ -156,11 +160,13 @@ class InverseProblem:
         self.vjp = vjp
         self.forward_and_vjp = forward_and_vjp
         self.forward_at = forward_at
-        self.inflate = checks.integer("inflate", inflate, 0)
         self.on_failure = checks.one_of("on_failure", on_failure, ("raise", "reject"))
         if scales is None:
             scales = min(prior.max_scales, prior.lattice.default_scales)
         self.priors = prior.hierarchy(scales)
+        if inflate is None:
+            inflate = INFLATION_DRAWS if self.noise_cov is not None and scales > 1 else 0
+        self.inflate = checks.integer("inflate", inflate, 0)
         self.chunk = checks.integer("chunk", chunk or max(1, 2**23 // prior.lattice.dim), 1)
         self.name = name
         self.reference = reference

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from msign.noise import default_dtype, on_device
-from msign.problems.data_likelihood import DataLikelihood, Inflation, Layout, OwnValues, flattened
+from msign.problems.data_likelihood import DataLikelihood, Inflation, Layout, OwnValues
 from msign.problems.likelihoods import Likelihood
 from msign.variables import in_pieces
 
@@ -90,12 +90,6 @@ class _DistributedData(DataLikelihood):
     data: Any
     constant: float = eqx.field(static=True, default=0.0)
 
-    def features(self, observed: Any) -> Any:
-        return observed
-
-    def pull(self, cotangents: Any) -> Any:
-        return cotangents
-
     def terms(self, features: Any) -> Any:
         return _for_each(_terms, self.summands, features, self.data)
 
@@ -104,11 +98,6 @@ class _DistributedData(DataLikelihood):
 
     def information(self, features: Any) -> Any:
         return _for_each(_curvature, self.summands, features, self.data)
-
-    def with_error(
-        self, features: np.ndarray, weights: np.ndarray, covariance: np.ndarray
-    ) -> tuple[np.ndarray, DataLikelihood]:
-        return np.eye(features.shape[1]), flattened(self, features, weights, covariance)
 
 
 def _terms(summands: Summands, features: Any, data: Any) -> Any:

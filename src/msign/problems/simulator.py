@@ -5,8 +5,8 @@ shared by all simulators. Fields enter in the whitened coordinates u of the scal
 """
 
 import sys
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,8 +18,12 @@ from msign import checks
 from msign.noise import normal, on_device
 from msign.problems.at_scale import ScaleModel
 from msign.problems.data_likelihood import DataLikelihood, Inflation
+from msign.problems.failures import SimulationRaised, SimulatorUnavailable
 from msign.problems.inverse import InverseProblem, missing_forward
+from msign.problems.spread import spread_over
+from msign.problems.workers import as_workers
 
+VALUES_IN_FLIGHT = 2**23  # of the fields that are with workers at a time
 INFLATION_SEED = 20210  # of the prior draws that estimate the discretisation error
 
 
@@ -53,11 +57,6 @@ class Evaluated(NamedTuple):
     gradient: np.ndarray | None
     features: np.ndarray
 
-    @property
-    def residual(self) -> np.ndarray:
-        """The features, by the name that they have where the noise is Gaussian."""
-        return self.features
-
 
 class BothPlaces(NamedTuple):
     """A likelihood as NumPy arrays, in double precision, and as compiled code takes it."""
@@ -72,6 +71,10 @@ class Simulator:
     Args:
         problem: What is simulated.
         budget: How many forward simulations are allowed; None: any number.
+        executor: Who evaluates the forward map, if it is not JAX code: a number of processes, the
+            address of a Dask scheduler, a Dask client, or anything with `submit` or `map`; None:
+            this process. Numbers are the same if the forward map gives a field the same numbers
+            whatever the batch that it stands in.
 
     Attributes:
         nfs: Forward simulations so far: one per field evaluated, one more per field
@@ -87,12 +90,23 @@ class Simulator:
         (20, 80)
     """
 
-    def __init__(self, problem: InverseProblem, budget: int | None = None):
+    def __init__(self, problem: InverseProblem, budget: float | None = None, executor: Any = None):
         self.problem = problem
-        self.budget = None if budget is None else checks.integer("budget", budget, 0)
+        self.budget = None if budget is None else checks.count("budget", budget, 0)
+        if executor is not None and problem.traceable:
+            raise ValueError(
+                "executor must be None for a forward map in JAX, which is compiled here; to send "
+                "it to workers make it a NumPy function: lambda x: np.asarray(forward(x))"
+            )
+        self._workers = None if executor is None else as_workers(executor)
+        self._models: dict[int, ScaleModel] = {}
+        # Fields at once: of a call, or of all calls that workers share.
+        self._block = problem.chunk
+        if executor is not None:
+            self._block = max(problem.chunk, VALUES_IN_FLIGHT // problem.dim)
         self.nfs = 0
         self.failures = 0
-        self._inflation: dict[int, Inflation] = {}
+        self._inflation: dict[int, Inflation | None] = {}
         self._likelihoods: dict[int, BothPlaces] = {}
         self._restored = False
 
@@ -131,9 +145,19 @@ class Simulator:
 
     # --- evaluating ------------------------------------------------------------------------------
 
+    def _model(self, scale: int) -> ScaleModel:
+        """The forward map of a scale, evaluated here or by workers."""
+        model = self.problem.at_scale(scale)
+        if self._workers is None:
+            return model
+        if scale not in self._models:
+            limit, tolerant = self.problem.chunk, self.problem.on_failure == "reject"
+            self._models[scale] = spread_over(model, self._workers, limit, tolerant)
+        return self._models[scale]
+
     def evaluate(self, u: ArrayLike, scale: int, gradient: bool = False) -> Evaluated:
         """Log-likelihood of fields in whitened coordinates `(n, d_l)`, chunk by chunk."""
-        model = self.problem.at_scale(scale)
+        model = self._model(scale)
         if gradient and not model.differentiable:
             raise ValueError("gradient must be False: the forward map has no derivative (no vjp)")
         u = np.asarray(u)
@@ -144,8 +168,8 @@ class Simulator:
         likelihood = self._likelihood_at(scale)
         self._spend(cost)
         parts = []
-        for start in range(0, len(u), self.problem.chunk):
-            piece = u[start : start + self.problem.chunk]
+        for start in range(0, len(u), self._block):
+            piece = u[start : start + self._block]
             parts.append(self._evaluate_chunk(model, likelihood, piece, gradient, start))
         slopes = [p.gradient for p in parts if p.gradient is not None]
         return Evaluated(
@@ -157,9 +181,11 @@ class Simulator:
     def _evaluate_chunk(
         self, model: ScaleModel, likelihood: BothPlaces, u: np.ndarray, gradient: bool, start: int
     ) -> Evaluated:
-        chunk, reject = self.problem.chunk, self.problem.on_failure == "reject"
+        reject = self.problem.on_failure == "reject"
         try:
-            features, slopes = model.simulate(u, likelihood.device, gradient, chunk, reject)
+            features, slopes = model.simulate(u, likelihood.device, gradient, self._block, reject)
+        except SimulatorUnavailable:
+            raise
         except Exception as error:
             if reject or model.traceable:
                 raise
@@ -185,11 +211,12 @@ class Simulator:
     def _raised(
         self, model: ScaleModel, u: np.ndarray, start: int, error: Exception
     ) -> SimulationError:
-        which = f"sample {start}"
-        if len(u) > 1:
-            which = f"one of samples {start} to {start + len(u) - 1}"
-        what = f"raised {type(error).__name__}: {error}"
-        return self._failure(model, u[0], which, what)
+        rows, what = slice(0, len(u)), f"raised {type(error).__name__}: {error}"
+        if isinstance(error, SimulationRaised):
+            rows, what = error.rows, error.what
+        first, last = start + rows.start, start + rows.stop - 1
+        which = f"sample {first}" if first == last else f"one of samples {first} to {last}"
+        return self._failure(model, u[rows.start], which, what)
 
     def _failure(self, model: ScaleModel, u: np.ndarray, which: str, what: str) -> SimulationError:
         message = f"the forward simulation of {which} at scale {model.scale} {what}"
@@ -197,16 +224,16 @@ class Simulator:
 
     def observe(self, x: ArrayLike, scale: int | None = None) -> np.ndarray:
         """What the forward map gives for a batch of fields of a scale `(n, m)`, without noise."""
-        model = self.problem.at_scale(self.problem.scales if scale is None else scale)
+        model = self._model(self.problem.scales if scale is None else scale)
         fields = model.prior.lattice.check("x", x)
         _check_batch("x", fields, len(model.prior.lattice.field_shape))
         self._spend(len(fields))
         return self._observe(model, fields)
 
-    def _observe(self, model: ScaleModel, x: ArrayLike) -> np.ndarray:
-        x, chunk = jnp.asarray(x), self.problem.chunk
+    def _observe(self, model: ScaleModel, x: ArrayLike, tolerant: bool = False) -> np.ndarray:
+        x, chunk = jnp.asarray(x), self._block
         pieces = (x[start : start + chunk] for start in range(0, len(x), chunk))
-        return np.concatenate([model.observe(model.lift(piece)) for piece in pieces])
+        return np.concatenate([model.observe(model.lift(piece), tolerant) for piece in pieces])
 
     # --- products with the derivative of the features ---------------------------------------------
 
@@ -215,7 +242,7 @@ class Simulator:
 
         For forward maps in JAX; counts two simulations a field.
         """
-        model = self.problem.at_scale(scale)
+        model = self._model(scale)
         if not model.traceable:
             raise ValueError("jvp must be asked of a forward map in JAX, got one in NumPy")
         arrays = np.asarray(u), np.asarray(tangents)
@@ -226,7 +253,7 @@ class Simulator:
 
         Counts two simulations a field.
         """
-        model = self.problem.at_scale(scale)
+        model = self._model(scale)
         arrays = np.asarray(u), np.asarray(cotangents)
         return self._linearised(model, model.vjp_of_features, arrays, model.layout.m, 1)
 
@@ -235,7 +262,7 @@ class Simulator:
 
         Counts m + 1 simulations a field.
         """
-        model = self.problem.at_scale(scale)
+        model = self._model(scale)
         return self._linearised(model, model.jacobian, (np.asarray(u),), 0, model.layout.m)
 
     def _linearised(
@@ -261,11 +288,13 @@ class Simulator:
         self._require(cost + self._cost_of_inflation(model.scale))
         likelihood = self._likelihood_at(model.scale).device
         self._spend(cost)
-        parts, chunk = [], max(1, self.problem.chunk // products)
+        parts, chunk = [], max(1, self._block // products)
         for start in range(0, len(u), chunk):
             pieces = [a[start : start + chunk] for a in arrays]
             try:
                 found = function(*pieces, likelihood, chunk)
+            except SimulatorUnavailable:
+                raise
             except Exception as error:
                 if model.traceable:
                     raise
@@ -279,25 +308,55 @@ class Simulator:
     # --- the noise of coarse scales ---------------------------------------------------------------
 
     def inflation(self, scale: int) -> Inflation | None:
-        """The estimated discretisation error of a coarse scale, if the problem asks for it."""
+        """The estimated discretisation error of a coarse scale, if the problem asks for it.
+
+        None, too, where the simulations of all prior draws but one were rejected.
+        """
         if not self.problem.inflate or self.problem.at_scale(scale).scale == self.problem.scales:
             return None
         self.prepare()
         return self._inflation[scale]
+
+    def relative_inflation(self, scale: int) -> float:
+        """Discretisation error of a scale, in units of the noise, that is added to it."""
+        error, noise = self.inflation(scale), self.problem.noise_cov
+        return 0.0 if error is None or noise is None else error.relative_to(noise)
 
     def prepare(self) -> None:
         """Estimate the discretisation errors now, if the problem asks for it."""
         problem = self.problem
         if not problem.inflate or problem.scales == 1 or self._inflation:
             return
+        failures = self.failures
         self._spend(self._cost_of_inflation(1))
+        assert problem.noise_cov is not None  # or the problem would not have its noise inflated
         x = problem.prior.sample(jr.key(INFLATION_SEED), problem.inflate)
-        fine = self._observe(problem.at_scale(problem.scales), x)
-        m = len(problem.data)
+        fine = self._observe_draws(self._model(problem.scales), x)
         for scale in range(problem.scales - 1, 0, -1):
             x = problem.priors[scale].lattice.pool(x)
-            error = fine - self._observe(problem.at_scale(scale), x)
-            self._inflation[scale] = Inflation(error.mean(0), np.cov(error.T).reshape(m, m))
+            error = fine - self._observe_draws(self._model(scale), x)
+            error = error[np.isfinite(error).all(1)]
+            known = len(error) > 1
+            self._inflation[scale] = (
+                Inflation.estimated(error, problem.noise_cov) if known else None
+            )
+        if self._restored:
+            self.failures = failures  # they have been counted before
+
+    def _observe_draws(self, model: ScaleModel, x: ArrayLike) -> np.ndarray:
+        """What the forward map gives for fields of a scale; failures are those of any simulation.
+
+        Rows of a field that is rejected are not finite.
+        """
+        u = np.asarray(model.prior.whiten(jnp.asarray(x)))
+        try:
+            observed = self._observe(model, x, self.problem.on_failure == "reject")
+        except Exception as error:
+            if model.traceable:
+                raise
+            raise self._raised(model, u, 0, error) from error
+        self._reject(model, u, 0, ~np.isfinite(observed).all(1))
+        return observed
 
     def _cost_of_inflation(self, scale: int) -> int:
         """Simulations that this scale's noise still costs."""
@@ -321,21 +380,29 @@ class Simulator:
 
     # --- trying everything once ----------------------------------------------------------------
 
-    def check(self, key: PRNGKeyArray | None = None, tolerance: float = 1e-2) -> None:
+    def check(
+        self,
+        key: PRNGKeyArray | None = None,
+        tolerance: float = 1e-2,
+        scales: Sequence[int] | None = None,
+    ) -> None:
         """Try everything once on prior draws, before anything expensive.
 
-        Looks at shapes and at finiteness of two prior draws per scale, and compares a supplied vjp
-        with finite differences of the forward map in random directions.
+        Looks at shapes and at finiteness of two prior draws per scale (all of them, or `scales`),
+        the finest first, and compares a supplied vjp with finite differences of the forward map in
+        random directions.
         """
         key = jr.key(0) if key is None else key
-        for scale, prior in enumerate(self.problem.priors, start=1):
-            self.evaluate(normal(jr.fold_in(key, scale), (2, prior.lattice.dim)), scale)
+        for scale in sorted(scales or range(1, self.problem.scales + 1), reverse=True):
+            d = self.problem.priors[scale - 1].lattice.dim
+            self.evaluate(normal(jr.fold_in(key, scale), (2, d)), scale)
         if self.problem.vjp is not None:
             self._check_vjp(jr.fold_in(key, 0), tolerance)
 
     def _check_vjp(self, key: PRNGKeyArray, tolerance: float) -> None:
-        prior, forward, vjp = self.problem.prior, self.problem.forward, self.problem.vjp
-        layout = self.problem.layout
+        prior, layout = self.problem.prior, self.problem.layout
+        model = self._model(self.problem.scales)
+        forward, vjp = model.forward, model.vjp
         assert vjp is not None
         x = np.asarray(prior.sample(key, 2), np.float64)
         direction = np.asarray(prior.sample(jr.fold_in(key, 1), 2), np.float64)

@@ -19,6 +19,8 @@ from msign.priors import LaplacePrior, Prior, SpectralPrior
 from msign.problems.inverse import InverseProblem
 
 GRID = 200_001
+SHOWN = 600  # values of an exact density that are shown,
+NEGLIGIBLE = 1e-6  # where it is above this part of its maximum
 
 
 class SyntheticReference:
@@ -79,6 +81,14 @@ class SyntheticReference:
         """Exact posterior density of t."""
         _, tau, grid, density, _ = self._line(scale or len(self.priors))
         return np.interp(np.asarray(t) / tau, grid, density) / abs(tau)
+
+    def marginal(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Weights of t as a functional of the field, values of t and the exact density of each."""
+        _, tau, grid, density, _ = self._line(len(self.priors))
+        heavy = np.flatnonzero(density > NEGLIGIBLE * density.max())
+        ends = tau * grid[[heavy[0], heavy[-1]]]
+        t = np.linspace(ends.min(), ends.max(), SHOWN)
+        return 4 / self._phi.size * self._phi, t, self.critical_density(t)
 
     def mode_fractions(self, scale: int | None = None) -> tuple[float, float]:
         """Mass of t < 0 and of t > 0 beside the trough between the modes."""
@@ -152,6 +162,7 @@ def synthetic(
     alpha: float = 0.1,
     beta: float = 2.0,
     black_box: bool = False,
+    inflate: int | None = None,
 ) -> InverseProblem:
     """The synthetic problem on size x size cells; its `reference` is exact.
 
@@ -162,6 +173,8 @@ def synthetic(
         alpha: Smoothness of the prior.
         beta: Amplitude of the prior.
         black_box: Hand the forward map over as a NumPy function without derivative.
+        inflate: Of `InverseProblem`; with 0 every stage learns the posterior that the paper has at
+            its scale, and is compared with it.
     """
     if checks.integer("size", size, 2) & (size - 1):
         raise ValueError(f"size must be a power of two, got {size}")
@@ -185,6 +198,7 @@ def synthetic(
         data=[1.0],
         noise_std=checks.positive("gamma", gamma),
         scales=scales,
+        inflate=inflate,
         name="synthetic",
         reference=SyntheticReference(prior.hierarchy(scales), phi, gamma, tilt),
         symmetry=negative if tilt == 0 else None,

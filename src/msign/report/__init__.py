@@ -1,1 +1,1 @@
-"""Figures of fields and runs."""
+"""Figures, and the self-contained page of a run."""

@@ -3,6 +3,7 @@
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from jaxtyping import ArrayLike
@@ -46,6 +47,19 @@ def field_rows(rows: Sequence[ArrayLike], labels: Sequence[str], title: str = ""
     if title:
         figure.suptitle(title, fontsize="medium")
     return figure
+
+
+def draw_field(axes: Any, field: np.ndarray, ndim: int, limit: float) -> Any:
+    """One field: a line in 1-D, an image in 2-D, the middle slice in 3-D."""
+    axes.set_xticks([])
+    axes.set_yticks([])
+    field = field if field.ndim == ndim else field[..., 0]
+    if ndim == 1:
+        centres = (np.arange(len(field)) + 0.5) / len(field)
+        axes.set_ylim(-limit, limit)
+        return axes.plot(centres, field, drawstyle="steps-mid", lw=1)[0]
+    image = field if ndim == 2 else field[len(field) // 2]
+    return axes.imshow(image.T, origin="lower", cmap="RdBu_r", vmin=-limit, vmax=limit)
 
 
 def save_figure(figure: Figure, path: str | os.PathLike[str], dpi: int = 120) -> None:

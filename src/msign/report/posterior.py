@@ -1,91 +1,90 @@
-"""Figures of a run: learning curve, samples at every scale, the marginal that matters most."""
+"""Figures of a run: fields, modes, marginals, data fit, weights, how training went."""
 
 import os
 import pathlib
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure
 
-from msign.inference import Posterior
+from msign.report.contents import Contents
+from msign.report.curves import learning_curve, weights_figure
+from msign.report.data_fit import predictive_figure, residual_figure
 from msign.report.figures import save_figures
+from msign.report.marginals import marginal_figure
+from msign.report.style import legend, titled
+from msign.report.views import (
+    estimate_figure,
+    lines_figure,
+    planes_figure,
+    samples_figure,
+    value_scale,
+)
+from msign.report.words import grade_of
 
 
-def write_figures(posterior: Posterior, folder: str | os.PathLike[str]) -> list[pathlib.Path]:
-    """Write all figures of a posterior as PNG files; returns their paths."""
-    figures = {
-        "learning_curve": learning_curve(posterior.records),
-        "samples": sample_grid(posterior),
-        "marginal": marginal(posterior),
-    }
-    return save_figures(figures, folder)
+def write_figures(
+    figures: dict[str, Figure], summary: dict[str, Any], folder: str | os.PathLike[str]
+) -> list[pathlib.Path]:
+    """Write figures as PNG files, each with the verdict in its title; returns their paths."""
+    title = (
+        f"{summary['problem']}: {grade_of(summary)}, effective sample size "
+        f"{100 * summary['ess_fraction']:.3g} percent"
+    )
+    return save_figures({name: titled(f, title) for name, f in figures.items()}, folder)
 
 
-def learning_curve(records: list[dict[str, Any]]) -> Figure:
-    """Held-out Jeffreys estimate of every round against simulations used, one colour per scale."""
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    axes = figure.subplots()
-    for scale in sorted({r["scale"] for r in records}):
-        rows = [r for r in records if r["scale"] == scale]
-        x, y = [r["nfs"] for r in rows], [max(r["jeffreys"], 1e-5) for r in rows]
-        axes.plot(x, y, "o-", ms=4, label=f"scale {scale}")
-    axes.set_yscale("log")
-    axes.set_xlabel("forward simulations")
-    axes.set_ylabel("Jeffreys divergence (held-out estimate)")
-    axes.legend(fontsize=8)
-    axes.grid(alpha=0.3)
-    return figure
+def all_figures(contents: Contents) -> dict[str, Figure]:
+    """All figures by their names: those of samples at every scale, and of several modes, too."""
+    posterior = contents.posterior
+    found = {"estimate": estimate(contents)}
+    for scale in contents.refined:
+        finest = scale == posterior.scale
+        found["samples" if finest else f"samples_{scale}"] = samples(contents, scale)
+    if len(contents.mode_means) > 1:
+        found["modes"] = modes(contents)
+    for i in range(len(contents.functionals)):
+        found["marginal" if i == 0 else f"marginal_{i + 1}"] = marginal(contents, i)
+    if posterior.predictive is not None:
+        found["predictive"] = predictive_figure(posterior.predictive)
+        found["residuals"] = residual_figure(posterior.predictive)
+    log_weights = posterior.certificates[posterior.scale].log_weights
+    found["weights"] = weights_figure(log_weights, contents.summary["log_evidence"])
+    if posterior.records:
+        curve = learning_curve(posterior.records, posterior.stages, posterior.config)
+        found["learning_curve"] = curve
+    return found
 
 
-def sample_grid(posterior: Posterior, columns: int = 5, seed: int = 0) -> Figure:
-    """The same samples at every scale, one row each: coarse fields and what becomes of them."""
-    scales = list(range(1, posterior.scale + 1))
-    fields = [posterior.sample(columns, seed, scale=l) for l in scales]
-    ndim = posterior.problem.prior.lattice.ndim
-    height = 1.6 if ndim > 1 else 1.0
-    figure = Figure(figsize=(1.6 * columns + 0.8, height * len(scales)), layout="constrained")
-    axes = figure.subplots(len(scales), columns, squeeze=False)
-    limit = max(float(np.abs(f).max()) for f in fields)
-    for row, (scale, batch) in enumerate(zip(scales, fields, strict=True)):
-        for column, field in enumerate(batch):
-            draw_field(axes[row, column], field, posterior.problem.prior.lattice.ndim, limit)
-        axes[row, 0].set_ylabel(f"scale {scale}")
-    return figure
+def estimate(contents: Contents) -> Figure:
+    """Mean, standard deviation or credible band, truth."""
+    prior = contents.posterior.prior
+    given = contents.mean, contents.std, contents.band, contents.truth
+    return estimate_figure(prior, *given, contents.values)
 
 
-def draw_field(axes: Any, field: np.ndarray, ndim: int, limit: float) -> Any:
-    """One field: a line in 1-D, an image in 2-D, the middle slice in 3-D."""
-    axes.set_xticks([])
-    axes.set_yticks([])
-    field = field if field.ndim == ndim else field[..., 0]
-    if ndim == 1:
-        centres = (np.arange(len(field)) + 0.5) / len(field)
-        axes.set_ylim(-limit, limit)
-        return axes.plot(centres, field, drawstyle="steps-mid", lw=1)[0]
-    image = field if ndim == 2 else field[len(field) // 2]
-    return axes.imshow(image.T, origin="lower", cmap="RdBu_r", vmin=-limit, vmax=limit)
+def samples(contents: Contents, scale: int) -> Figure:
+    """A few samples as they are at a scale."""
+    prior = contents.posterior.problem.priors[scale - 1]
+    return samples_figure(prior, contents.refined[scale], contents.values)
 
 
-def marginal(posterior: Posterior, n: int = 20_000, seed: int = 0) -> Figure:
-    """Histogram along the most informed direction, beside the prior and, if known, the truth."""
-    figure = Figure(figsize=(6, 4), layout="constrained")
-    axes = figure.subplots()
-    n = min(n, max(1000, 2**27 // posterior.problem.dim))
-    u, _ = posterior.whitened_samples(n, seed)
-    reference = posterior.problem.reference
-    if reference is not None:
-        t, name = reference.critical_values(u), "t along the critical direction"
-    else:
-        s = np.asarray(posterior.variables.reduce(jnp.asarray(u)))
-        t, name = s[:, 0], "whitened coordinate along the most informed direction"
-    grid = np.linspace(t.min() - 0.1 * np.ptp(t), t.max() + 0.1 * np.ptp(t), 600)
-    axes.hist(t, bins=100, density=True, alpha=0.5, label="msign samples")
-    if reference is not None:
-        axes.plot(grid, reference.critical_density(grid), "k-", lw=1.2, label="exact posterior")
-    else:
-        axes.plot(grid, np.exp(-0.5 * grid**2) / np.sqrt(2 * np.pi), "k:", lw=1, label="prior")
-    axes.set_xlabel(name)
-    axes.set_ylabel("density")
-    axes.legend()
-    return figure
+def modes(contents: Contents) -> Figure:
+    """The mean of each mode."""
+    prior, means = contents.posterior.prior, contents.mode_means
+    names = [f"mode {k + 1}" for k in range(len(means))]
+    if prior.lattice.ndim == 1:
+        low, high = contents.values.low, contents.values.high
+        figure = lines_figure(prior, list(zip(names, means, strict=True)), (low, high))
+        legend(figure, figure.axes[0])
+        return figure
+    values = value_scale(np.nan_to_num(np.stack(means)))
+    columns = [(name, mean, values) for name, mean in zip(names, means, strict=True)]
+    return planes_figure(prior, columns, shared=True)
+
+
+def marginal(contents: Contents, index: int) -> Figure:
+    """One of the marginals."""
+    exact = contents.exact if index == 0 else None
+    given = contents.functionals[index], contents.posterior.prior, contents.fields
+    return marginal_figure(*given, exact, contents.truth)

@@ -77,8 +77,11 @@ def test_gradients_of_a_quadratic_are_linear_and_others_are_not():
 
 @pytest.mark.parametrize("linear", [True, False])
 def test_a_gaussian_is_found_exactly(linear):
-    found = gaussian.nearest_gaussian(
-        quadratic, CENTRE + (0.1 if linear else 0.0), 1000, jr.key(seeded(3)), linear=linear
+    key = jr.key(seeded(3))
+    found = (
+        gaussian.exact_gaussian(quadratic, D, key)
+        if linear
+        else gaussian.nearest_gaussian(quadratic, CENTRE, 1000, key)
     )
     np.testing.assert_allclose(found.mean, CENTRE, atol=1e-6)
     np.testing.assert_allclose(found.precision, PRECISION, rtol=1e-5, atol=1e-5)
@@ -103,6 +106,21 @@ def test_the_nearest_gaussian_has_the_highest_evidence_bound():
     laplace = bound(0.0, 5**-0.5)
     assert laplace < best - 0.05
     assert best - 1e-3 > np.mean(own) > best - 0.2 * (best - laplace)
+
+
+def test_sums_over_batches_are_the_least_squares_of_all_rows():
+    """Of uneven batches whose noise is not in pairs, with an intercept."""
+    rng = np.random.default_rng(seeded(7))
+    z, seen = rng.normal(size=(3000, 3)) + 0.2, gaussian.Regression(3)
+    gradients = np.tanh(z) @ rng.normal(size=(3, 3)) + rng.normal(size=3)
+    for rows in np.split(np.arange(3000), [5, 900, 2800]):
+        seen.add(z[rows], gradients[rows])
+    slope, curvature = seen.solved()
+    design = np.concatenate([np.ones((3000, 1)), z], 1)
+    fit = np.linalg.lstsq(design, gradients, rcond=None)[0]
+    assert seen.rows == 3000
+    np.testing.assert_allclose(slope, fit[0], atol=1e-10)
+    np.testing.assert_allclose(curvature, -0.5 * (fit[1:] + fit[1:].T), atol=1e-10)
 
 
 def test_no_direction_is_wider_than_under_the_prior():
@@ -130,3 +148,40 @@ def test_the_least_allowance_is_enough():
     simulator = Simulator(problem, budget=least)
     gaussian.find_gaussian(simulator, 1, least, jr.key(seeded(6)))
     assert simulator.nfs <= least
+
+
+def cubes(fail_beyond=np.inf, **options):
+    """A NumPy forward map without a derivative that fails on large fields."""
+
+    def forward(x):
+        if np.abs(x).max() > fail_beyond:
+            raise FloatingPointError("too large")
+        return x + 0.1 * x**3
+
+    prior = LaplacePrior((6,), alpha=0.5, beta=2.0)
+    truth = np.linspace(-0.8, 0.8, 6)
+    data = truth + 0.1 * truth**3
+    return InverseProblem(prior, forward, data, noise_std=0.02, scales=1, **options), truth
+
+
+@pytest.mark.parametrize("fail_beyond", [np.inf, 8.0])
+def test_laplace_by_differences_is_that_of_derivatives(fail_beyond):
+    """Mean and curvature at the maximum itself, also where a step on the way raises."""
+    problem, truth = cubes(fail_beyond)
+    found = gaussian.gaussian_by_differences(Simulator(problem), 1, 5000, jr.key(seeded(8)))
+    root = np.asarray(problem.prior.unwhiten(jnp.eye(6)), np.float64)
+    x = np.asarray(problem.prior.unwhiten(jnp.asarray(found.mean)))
+    np.testing.assert_allclose(x, truth, atol=0.05)
+    slopes = root * (1 + 0.3 * x**2) / 0.02
+    np.testing.assert_allclose(
+        found.precision, slopes @ slopes.T + np.eye(6), rtol=0.02, atol=0.02 * (slopes**2).max()
+    )
+
+
+def test_differences_stay_within_the_allowance():
+    problem, _ = cubes()
+    least = gaussian.least_allowance(6)
+    for allowance in (least, 200, 400):
+        simulator = Simulator(problem)
+        gaussian.gaussian_by_differences(simulator, 1, allowance, jr.key(seeded(9)))
+        assert simulator.nfs <= allowance

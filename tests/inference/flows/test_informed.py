@@ -25,6 +25,7 @@ from msign import FitConfig, Informed, InformedConfig, InverseProblem, LaplacePr
 from msign.bijections import InformedFlow, TriangularMap
 from msign.inference.files import prior_network
 from msign.inference.flows.directions import align, lift_directions
+from msign.inference.flows.informed import GAUSSIAN, Probe, _exact_gaussian
 from msign.inference.simulate import simulate
 from msign.noise import normal
 from msign.variables import Variables, draw, log_ratio
@@ -65,6 +66,20 @@ def test_with_the_same_flow_it_is_a_rotation_of_the_lifted_basis(rank, carried):
     turned, log_det = apply(flow, u)
     np.testing.assert_allclose(turned, u @ q.T, rtol=0, atol=1e-8)  # linear, although M is not
     np.testing.assert_allclose(log_det, 0, rtol=0, atol=1e-8)
+
+
+def test_a_gaussian_posterior_is_recognised_whatever_its_weakest_directions():
+    """One of them is just below what may be left out of a Gaussian: it must not refuse it."""
+    rng = np.random.default_rng(seeded(70))
+    u = rng.normal(size=(300, 5))
+    u[:, 4] = np.where(np.arange(300) % 10, 0.5, 2.7) * rng.choice([-1, 1], 300)  # by chance
+    pull = np.array([3.0, 1.0, 0.3, 0.1, 0.0])
+    stiff = np.array([20.0, 5.0, 1.0, 0.1, np.sqrt(1.9 * GAUSSIAN)])
+    values = u @ pull - 0.5 * u**2 @ stiff
+    probe = Probe(u, pull - u * stiff, values, np.zeros(300))
+    assert _exact_gaussian(probe, np.zeros((5, 0))) is not None
+    bent = probe._replace(log_likelihood=values + 0.1 * u[:, 0] ** 3)
+    assert _exact_gaussian(bent, np.zeros((5, 0))) is None
 
 
 def test_what_comes_out_is_distributed_as_the_new_flow_makes_it_whatever_the_old_one_is():

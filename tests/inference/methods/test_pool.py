@@ -1,6 +1,7 @@
 """Learning from a pool, on one variable: towards the target, whatever simulations failed."""
 
 import functools
+from types import SimpleNamespace
 
 import jax.random as jr
 import numpy as np
@@ -12,7 +13,7 @@ from msign import InformedConfig
 from msign.bijections import TriangularMap, informed_flow
 from msign.inference import Pool
 from msign.inference.methods import Stage
-from msign.inference.methods.pool import PoolState, _steps
+from msign.inference.methods.pool import STRAYS, WATCHED, Bound, PoolState, _steps
 from msign.inference.simulate import Simulated
 from msign.noise import normal
 from msign.training import combine, split_trainable
@@ -22,6 +23,7 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 N, ROUNDS = 2048, 4
 POOL = Pool(steps=150, batch=512)
+NO_OBSERVATIONS = SimpleNamespace(problem=SimpleNamespace(has_observations=False))
 
 
 def log_likelihood(s):
@@ -38,7 +40,7 @@ def trained() -> tuple[Stage, Variables, PoolState, list[float]]:
     """A model that has learned the modes, with all fields that it has seen."""
     flow = informed_flow(jr.key(0), ((1, "inner"),), InformedConfig(splines=2, hidden=8, knots=8))
     model = Variables(flow, None, 1)
-    stage = stage_of(model, None, round_size=N, rounds=ROUNDS, learning_rate=5e-3)
+    stage = stage_of(model, NO_OBSERVATIONS, round_size=N, rounds=ROUNDS, learning_rate=5e-3)
     state, divergences = POOL.init(stage), []
     for i in range(ROUNDS):
         state = POOL.observe(stage, state, model, drawn(model, jr.key(seeded(i))))
@@ -98,12 +100,28 @@ def test_samples_that_no_posterior_can_have_are_brought_back():
     same = np.zeros((steps, batch))
     trainable, rest = split_trainable(model)
     pool = (same[..., None], same, same, z)
-    trained, _ = _steps(trainable, rest, pool, np.zeros(()), np.asarray(0.05), 1.0)
+    bound = Bound(None, np.zeros(()), np.zeros(()))
+    trained, _ = _steps(trainable, rest, pool, bound, np.asarray(0.05), 1.0)
 
     def excess(model: Variables) -> float:
         return float(np.maximum(0, draw(model, z[0])[2]).mean())
 
     assert excess(combine(trained, rest)) < 0.2 * excess(model)
+
+
+def test_strays_of_one_variable_are_rows_of_their_own_mass():
+    """A model two deviations off a target that is the prior, of which the emulator knows."""
+    model = Variables(TriangularMap.from_matrix(np.eye(1), np.array([2.0])), None, 1)
+    # Log p - log prior is 2 s - 2: it exceeds a bound of four where s > 3.
+    bound = Bound(None, np.asarray(4.0), np.zeros(()))
+    s, target, measure = POOL._strays(model, bound, np.random.default_rng(seeded(60)))
+    assert s.shape == (STRAYS, 1) and np.all(s > 3)
+    np.testing.assert_allclose(target, 4.0 - POOL.margin)
+    mass = np.sum(np.exp(2 * s[:, 0] - 2 - measure)) / POOL.fitted
+    expected = 0.15866  # of a normal number above one
+    assert abs(mass - expected) < 5 * np.sqrt(expected / WATCHED)
+    none = POOL._strays(model, Bound(None, np.asarray(1e3), np.zeros(())), np.random.default_rng(0))
+    assert np.all(np.exp(-none[2]) == 0)
 
 
 def test_the_smallest_minibatches_train():

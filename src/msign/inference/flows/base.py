@@ -58,6 +58,10 @@ class FlowKind:
     def like(self, network: MsIGN, scale: int, description: Any) -> AbstractBijection:
         """A flow of the described structure; its weights do not matter."""
 
+    def check(self, problem: InverseProblem) -> None:
+        """Refuse a problem that it cannot be fitted to, before any work."""
+        return
+
     def least_allowance(self, dim: int) -> int:
         """Simulations that the start of a stage on `dim` cells needs at least."""
         return LEAST_PROBE
@@ -69,7 +73,12 @@ class FlowKind:
 
     @property
     def few_variables(self) -> bool:
-        """Whether a network of such flows moves a few variables only."""
+        """Whether what is trained are variables of its own, to which an emulator may be fitted."""
+        return False
+
+    @property
+    def has_cells(self) -> bool:
+        """Whether it has maps of single cells."""
         return False
 
     @property

@@ -44,14 +44,22 @@ class Cellwise(FlowKind):
 
     def start(self, given: Start) -> AbstractBijection:
         prior = given.network.prior_at(given.scale)
-        d, derivative = prior.lattice.dim, given.simulator.problem.differentiable
-        most = self.largest if derivative else self.largest_without_derivative
-        if d > most:
-            without = "" if derivative else " without a derivative"
-            raise ValueError(f"flow must not be Cellwise for {d} cells{without}: at most {most}")
-        find = find_gaussian if derivative else gaussian_by_differences
+        problem = given.simulator.problem
+        find = find_gaussian if problem.differentiable else gaussian_by_differences
         found = find(given.simulator, given.scale, given.allowance, given.key)
         return Whitened(CellFlow(prior, GaussianMap(found.root(), found.mean)), prior)
+
+    def most_cells(self, problem: InverseProblem) -> int:
+        """Cells that it can be fitted to."""
+        return self.largest if problem.differentiable else self.largest_without_derivative
+
+    def check(self, problem: InverseProblem) -> None:
+        if problem.dim > self.most_cells(problem):
+            without = "" if problem.differentiable else " without a derivative"
+            raise ValueError(
+                f"flow must not be Cellwise for {problem.dim} cells{without}: at most "
+                f"{self.most_cells(problem)}"
+            )
 
     def learning_rate(self, network: MsIGN, scale: int, train: str) -> float:
         return self.rate
@@ -66,6 +74,10 @@ class Cellwise(FlowKind):
 
     @property
     def few_variables(self) -> bool:
+        return True
+
+    @property
+    def has_cells(self) -> bool:
         return True
 
     def least_allowance(self, dim: int) -> int:

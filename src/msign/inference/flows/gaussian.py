@@ -22,9 +22,10 @@ NEARBY = 0.005  # prior standard deviations around a maximum in which its curvat
 STARTS = 4  # ascents: one from the prior's mean, the others from draws of it
 ASCENT = 1000  # evaluations of each, at most
 DAMPED = 30  # Levenberg-Marquardt steps, where there is no derivative
-ENOUGH = 0.1  # nats that a step of every start must gain to go on
+ENOUGH = 0.1  # nats that are left to gain from any start when it stops
 APART = 0.01  # prior standard deviations between fields whose difference is a derivative
 LINES = 4  # along which gradients are looked at to see whether they are linear
+AT_ONCE = 2048  # rows of a regression that are summed at a time
 LINEAR = 1e-4  # relative second difference below which gradients are linear in the field
 
 Evaluate = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
@@ -58,13 +59,60 @@ class Gaussian(NamedTuple):
 
     def root(self) -> np.ndarray:
         """A with A A^T = covariance; no direction is wider than under the prior."""
-        one = np.eye(len(self.mean))
-        try:
-            np.linalg.cholesky(self.precision - 0.999 * one)
-        except np.linalg.LinAlgError:
-            values, vectors = scipy.linalg.eigh(self.precision)
-            return (vectors / np.sqrt(np.maximum(values, 1.0))) @ vectors.T
-        return scipy.linalg.solve_triangular(np.linalg.cholesky(self.precision), one, lower=True).T
+        return inverse_root(self.precision, 1.0)
+
+
+def inverse_root(precision: np.ndarray, floor: float) -> np.ndarray:
+    """A with A A^T the inverse of a precision whose eigenvalues are raised to `floor`."""
+    one = np.eye(len(precision))
+    try:
+        np.linalg.cholesky(precision - (1 - 1e-3) * floor * one)
+    except np.linalg.LinAlgError:
+        values, vectors = scipy.linalg.eigh(precision)
+        return (vectors / np.sqrt(np.maximum(values, floor))) @ vectors.T
+    # Nothing has to be raised: a triangular factor costs a fraction of the eigenvectors.
+    return scipy.linalg.solve_triangular(np.linalg.cholesky(precision), one, lower=True).T
+
+
+class Regression:
+    """Least squares of gradients on the noise at which they were taken, from sums over batches.
+
+    The sums are large matrices, slow to be read and written: many rows are added at a time.
+    """
+
+    def __init__(self, dim: int):
+        self.rows = 0
+        self._sums = np.zeros(dim), np.zeros(dim), np.zeros((dim, dim)), np.zeros((dim, dim))
+        self._waiting: list[tuple[np.ndarray, np.ndarray]] = []
+
+    def add(self, z: np.ndarray, gradients: np.ndarray) -> None:
+        """Gradients `(n, d)` at noise `(n, d)`."""
+        self.rows += len(z)
+        self._waiting.append((z, gradients))
+        if sum(len(z) for z, _ in self._waiting) >= AT_ONCE:
+            self._add_waiting()
+
+    def solved(self) -> tuple[np.ndarray, np.ndarray]:
+        """The gradient at zero, and minus the derivative, symmetric, of the best linear fit.
+
+        Under standard normal noise: mean gradient and mean curvature. Exact where gradients are
+        linear.
+        """
+        self._add_waiting()
+        z, gradient, squares, products = (a / self.rows for a in self._sums)
+        slopes = scipy.linalg.solve(
+            squares - np.outer(z, z), products - np.outer(z, gradient), assume_a="pos"
+        )
+        return gradient - z @ slopes, -0.5 * (slopes + slopes.T)
+
+    def _add_waiting(self) -> None:
+        if not self._waiting:
+            return
+        z, gradients = (np.concatenate(arrays) for arrays in zip(*self._waiting, strict=True))
+        added = z.sum(0), gradients.sum(0), z.T @ z, z.T @ gradients
+        for total, part in zip(self._sums, added, strict=True):
+            total += part
+        self._waiting = []
 
 
 def log_density_and_gradient(simulator: Simulator, scale: int) -> Evaluate:
@@ -156,13 +204,15 @@ def is_linear(evaluate: Evaluate, dim: int, key: PRNGKeyArray) -> bool:
     return bool(np.abs(before - 2 * here + after).max() < LINEAR * np.abs(after - before).max())
 
 
+def exact_gaussian(evaluate: Evaluate, dim: int, key: PRNGKeyArray) -> Gaussian:
+    """A posterior that is Gaussian, from gradients at draws of the prior."""
+    slope, precision = _regressed(evaluate, np.zeros(dim), np.eye(dim), generator(key))
+    root = Gaussian(slope, precision).root()
+    return Gaussian(root @ (root.T @ slope), precision)
+
+
 def nearest_gaussian(
-    evaluate: Evaluate,
-    mean: np.ndarray,
-    allowance: int,
-    key: PRNGKeyArray,
-    iterations: int = 8,
-    linear: bool = False,
+    evaluate: Evaluate, mean: np.ndarray, allowance: int, key: PRNGKeyArray, iterations: int = 8
 ) -> Gaussian:
     """The Gaussian of any rank with the least KL divergence to the posterior, by its gradients.
 
@@ -174,50 +224,34 @@ def nearest_gaussian(
     Args:
         evaluate: Log-densities and gradients.
         mean: Where to start: a maximum.
-        allowance: Fields that may be evaluated.
+        allowance: Fields that may be evaluated; at least one iteration is made.
         key: Random key.
         iterations: At most so many.
-        linear: Gradients are linear: one iteration is exact.
     """
     dim, rng = len(mean), generator(key)
-    rows = _rows(dim)
-    if linear:
-        gradient = evaluate(mean + (z := _pairs(rng, rows, dim)))[1]
-        slope, precision = pulled_back(z, gradient)
-        found = Gaussian(mean, precision)
-        root = found.root()
-        return Gaussian(mean + root @ (root.T @ slope), precision)
     root = NEARBY * np.eye(dim)
     found = Gaussian(mean, np.eye(dim))
-    for k in range(max(1, min(iterations, allowance // rows))):
-        z = _pairs(rng, rows, dim)
-        _, gradient = evaluate(found.mean + z @ root.T)
-        slope, curvature = pulled_back(z, gradient @ root)
+    for k in range(max(1, min(iterations, allowance // _rows(dim)))):
+        slope, curvature = _regressed(evaluate, found.mean, root, rng)
         inverse = np.linalg.inv(root)
         share = 1.0 / max(1, k)  # the first is of the maximum alone and is forgotten
         precision = inverse.T @ curvature @ inverse
         found = found._replace(precision=(1 - share) * found.precision + share * precision)
         root = found.root()
         if k:  # the start is a maximum already
-            moved = root @ (root.T @ (inverse.T @ slope))
-            found = found._replace(mean=found.mean + min(1.0, share + 0.3) * moved)
+            step = root @ (root.T @ (inverse.T @ slope))
+            found = found._replace(mean=found.mean + share * step)
     return found
 
 
-def _pairs(rng: np.random.Generator, rows: int, dim: int) -> np.ndarray:
-    """Standard normal noise in pairs of opposite sign."""
-    half = rng.normal(size=(rows // 2, dim))
-    return np.concatenate([half, -half])
-
-
-def pulled_back(z: np.ndarray, gradients: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean of gradients, and minus their mean derivative, symmetric, at standard normal z.
-
-    By least squares: exact where gradients are linear in z.
-    """
-    design = np.concatenate([np.ones((len(z), 1)), z], 1)
-    fit = scipy.linalg.solve(design.T @ design, design.T @ gradients, assume_a="pos")
-    return fit[0], -0.5 * (fit[1:] + fit[1:].T)
+def _regressed(
+    evaluate: Evaluate, mean: np.ndarray, root: np.ndarray, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Mean gradient and curvature in the noise z of fields mean + root z, in pairs +-z."""
+    seen, half = Regression(len(mean)), rng.normal(size=(_rows(len(mean)) // 2, len(mean)))
+    z = np.concatenate([half, -half])
+    seen.add(z, evaluate(mean + z @ root.T)[1] @ root)
+    return seen.solved()
 
 
 def find_gaussian(simulator: Simulator, scale: int, allowance: int, key: PRNGKeyArray) -> Gaussian:
@@ -228,16 +262,19 @@ def find_gaussian(simulator: Simulator, scale: int, allowance: int, key: PRNGKey
     """
     dim = simulator.problem.priors[scale - 1].lattice.dim
     evaluate = log_density_and_gradient(simulator, scale)
-    mean, fields = np.zeros(dim), allowance // 2 - 3 * LINES
-    linear = is_linear(evaluate, dim, jr.fold_in(key, 0))
-    if not linear:
-        starts = np.concatenate(
-            [mean[None], generator(jr.fold_in(key, 1)).normal(size=(STARTS - 1, dim))]
-        )
-        before, most = simulator.nfs, (fields - _rows(dim)) // STARTS
-        found = ascend(evaluate, starts, max(1, min(ASCENT, most)))
-        mean, fields = found.u[0], fields - (simulator.nfs - before) // 2
-    return nearest_gaussian(evaluate, mean, fields, jr.fold_in(key, 2), linear=linear)
+    begin = simulator.nfs
+    if is_linear(evaluate, dim, jr.fold_in(key, 0)):
+        return exact_gaussian(evaluate, dim, jr.fold_in(key, 2))
+    most = (allowance // 2 - 3 * LINES - _rows(dim)) // STARTS
+    found = ascend(evaluate, _starts(dim, jr.fold_in(key, 1)), max(1, min(ASCENT, most)))
+    left = (allowance - (simulator.nfs - begin)) // 2
+    return nearest_gaussian(evaluate, found.u[0], left, jr.fold_in(key, 2))
+
+
+def _starts(dim: int, key: PRNGKeyArray) -> np.ndarray:
+    """The mean of the prior, and draws of it."""
+    draws = generator(key).normal(size=(STARTS - 1, dim))
+    return np.concatenate([np.zeros((1, dim)), draws])
 
 
 def gaussian_by_differences(
@@ -248,33 +285,37 @@ def gaussian_by_differences(
     Levenberg-Marquardt steps from a few starts, with the likelihood's Fisher information; the
     derivative of what it is a function of is that of differences, d simulations for each.
     """
-    dim = simulator.problem.priors[scale - 1].lattice.dim
-    rng, each = generator(key), STARTS * (dim + 2)
-    u = np.concatenate([np.zeros((1, dim)), rng.normal(size=(STARTS - 1, dim))])
-    likelihood = simulator.likelihood(scale)
+    u = _starts(simulator.problem.priors[scale - 1].lattice.dim, key)
+    one, each = np.eye(u.shape[1]), STARTS * (u.shape[1] + 1)
+    likelihood, begin = simulator.likelihood(scale), simulator.nfs
     features, value = _features(simulator, u, scale)
     damping = np.ones(STARTS)
-    steps = min(DAMPED, (allowance - STARTS) // each)
-    for k in range(steps):
+    for k in range(DAMPED):
         slopes = _differences(simulator, u, features, scale)
         weighted = likelihood.information(features)[..., None] * slopes
-        curvature = np.einsum("nki,nkj->nij", weighted, slopes) + np.eye(dim)
-        if k == steps - 1:
-            break
+        curvature = np.einsum("nki,nkj->nij", weighted, slopes) + one
         gradient = np.einsum("nki,nk->ni", slopes, likelihood.score(features)) - u
-        damped = curvature + damping[:, None, None] * np.eye(dim)
-        step = np.linalg.solve(damped, gradient[..., None])[..., 0]
-        there, reached = _features(simulator, u + step, scale)
+        left = 0.5 * np.sum(gradient * _solved(curvature, gradient), 1)
+        affords = simulator.nfs - begin + STARTS + each <= allowance
+        if left.max() < ENOUGH or not affords or k == DAMPED - 1:
+            break
+        step = _solved(curvature + damping[:, None, None] * one, gradient)
+        try:
+            there, reached = _features(simulator, u + step, scale)
+        except SimulationError:
+            there, reached = features, np.full(STARTS, -np.inf)
         better = reached > value
-        gain = np.where(better, reached - value, np.inf).min()
         u = np.where(better[:, None], u + step, u)
         features = np.where(better[:, None], there, features)
         value = np.where(better, reached, value)
         damping = np.where(better, damping / 4, damping * 4)
-        if gain < ENOUGH:
-            break
     best = int(np.argmax(value))
     return Gaussian(u[best], curvature[best])
+
+
+def _solved(matrices: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Solutions `(n, d)` of systems of equations with matrices `(n, d, d)`."""
+    return np.linalg.solve(matrices, right[..., None])[..., 0]
 
 
 def _features(simulator: Simulator, u: np.ndarray, scale: int) -> tuple[np.ndarray, np.ndarray]:

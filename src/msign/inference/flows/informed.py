@@ -40,6 +40,7 @@ from msign.variables import Variables, draw, log_ratio
 from msign.weights import normalised
 
 GAUSSIAN = 1e-5  # nats that a Gaussian may be wrong by to be taken for the posterior
+NOTHING = 0.1 * GAUSSIAN  # nats of directions left out of it: less than what would refuse it
 REGRESSED = 20  # fields for each dimension where gradients come from regression
 
 
@@ -278,7 +279,7 @@ def _exact_gaussian(probe: Probe, lifted: np.ndarray) -> tuple[np.ndarray, Chain
     """
     n, d = probe.u.shape
     most = max(1, min(n // ROWS_PER_DIRECTION - 1, d))
-    basis = align(subspace_from_gradients(probe.gradients, most, GAUSSIAN).basis, lifted)
+    basis = align(subspace_from_gradients(probe.gradients, most, NOTHING).basis, lifted)
     s = probe.u @ basis
     found = _gaussian_given(s, probe.gradients @ basis, 0)
     if found is None:

@@ -51,6 +51,11 @@ class Stage(NamedTuple):
         """Whether that many more simulations stay within the stage's share of the budget."""
         return self.simulator.nfs + simulations <= self.limit
 
+    def affordable(self, simulations: int) -> int:
+        """How often that many simulations may be spent before the round that comes after."""
+        room = self.limit - self.simulator.nfs - self.round_size
+        return max(0, room // simulations)
+
 
 class MethodState(eqx.Module):
     """What a method remembers from round to round; each has a class of its own.
@@ -88,6 +93,11 @@ class Method:
     @property
     def needs_derivative(self) -> bool:
         """Whether the forward map has to have a derivative."""
+        return False
+
+    @property
+    def needs_cells(self) -> bool:
+        """Whether it trains maps of single cells."""
         return False
 
     @property

@@ -29,7 +29,20 @@ class FreshState(MethodState):
 
 
 @dataclasses.dataclass(frozen=True)
-class Fresh(Method):
+class OnFreshFields(Method):
+    """A method that learns from fields of its own steps, and from none of the rounds."""
+
+    def init(self, stage: Stage) -> FreshState:
+        return FreshState(Tempered(0.0))
+
+    def observe(
+        self, stage: Stage, state: FreshState, model: Variables, drawn: Simulated
+    ) -> FreshState:
+        return state
+
+
+@dataclasses.dataclass(frozen=True)
+class Fresh(OnFreshFields):
     """Estimate the gradient of an objective from fields drawn and simulated for each step.
 
     Attributes:
@@ -44,14 +57,6 @@ class Fresh(Method):
     def needs_derivative(self) -> bool:
         return self.objective.uses_score
 
-    def init(self, stage: Stage) -> FreshState:
-        return FreshState(Tempered(0.0))
-
-    def observe(
-        self, stage: Stage, state: FreshState, model: Variables, drawn: Simulated
-    ) -> FreshState:
-        return state
-
     def update(
         self,
         stage: Stage,
@@ -62,8 +67,7 @@ class Fresh(Method):
     ) -> tuple[FreshState, Variables, float]:
         objective, n = self.objective, self.batch
         cost = n * (1 + objective.uses_score + objective.uses_proposal)
-        room = stage.limit - stage.simulator.nfs - stage.round_size
-        steps = min(self.steps, max(0, room // cost))
+        steps = min(self.steps, stage.affordable(cost))
         optimiser, relative = adam(self.clip_norm), schedule(max(steps, 1))
         trainable, rest = split_trainable(model)
         adam_state, target, losses = optimiser.init(trainable), state.target, []

@@ -63,6 +63,10 @@ class Polynomial(eqx.Module):
         score = self.likelihood.score(features)
         return jnp.sum(self.likelihood.terms(features)), jnp.sum(score[:, None] * derivative, 0)
 
+    def value(self, s: Array) -> Array:
+        """Log-likelihood alone."""
+        return jnp.sum(self.likelihood.terms(self.features(s)))
+
     def _parts(self, s: Array) -> tuple[Array, Array]:
         """Features `(m,)` and their derivatives `(m, r)`."""
         x = (s - self.centre) / self.spread

@@ -4,20 +4,27 @@ import dataclasses
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
 from msign import checks
 from msign.inference.methods.base import Method, MethodState, Stage
+from msign.inference.methods.least_squares import least_squares
 from msign.inference.methods.objectives import pool_jeffreys
+from msign.inference.methods.polynomial import Polynomial, fit_polynomial
 from msign.inference.methods.sample_pool import SamplePool
 from msign.inference.simulate import Simulated
 from msign.inference.target import Tempered, bounded_below
 from msign.noise import generator, on_device
 from msign.training import combine, descend, split_trainable
-from msign.variables import Variables
+from msign.variables import Variables, draw, in_pieces
 from msign.weights import lost_evidence, weight_report
+
+EMULATED = 10_000  # fields that the bound for strays is fitted to
+WATCHED, STRAYS = 2**16, 256  # samples among which strays are looked for, and most that are taken
+NOWHERE = 1e6  # log-measure of a row that has no weight
 
 
 class PoolState(MethodState):
@@ -63,23 +70,40 @@ class Pool(Method):
     """Minimise the Jeffreys divergence between model and target, both re-weighted to the pool.
 
     Attributes:
-        picked: Fraction of a minibatch that is drawn by what fields add to the divergence: strays
-            between narrow modes are one field in a thousand, and uniform draws hardly see them.
-        watched: Samples of the model at each step that are watched for strays.
+        picked: Fraction of the fields trained on that is drawn by what they add to the divergence:
+            strays between narrow modes are one field in a thousand, and uniform draws hardly see
+            them.
+        watched: Samples of the model at each step of Adam that are watched for strays.
+        margin: Nats by which the density of a sample must exceed an emulated one to be a stray.
+        newton: Most variables of a model that Levenberg-Marquardt trains; more have too many
+            parameters for its matrices and are for Adam.
+        iterations: Its steps per round.
+        fitted: Fields that it is given.
+        negligible: Fraction of the stage's tolerance at which it ends.
     """
 
     steps: int = 1200
     picked: float = 0.1
     watched: int = 64
+    margin: float = 10.0
+    newton: int = 1
+    iterations: int = 40
+    fitted: int = 4096
+    negligible: float = 0.1
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        checks.integer("watched", self.watched, 1)
+        for name in ("watched", "iterations", "fitted"):
+            checks.integer(name, getattr(self, name), 1)
+        checks.integer("newton", self.newton, 0)
+        for name in ("margin", "negligible"):
+            checks.positive(name, getattr(self, name))
         if not 0 <= checks.finite("picked", self.picked) < 1:
             raise ValueError(f"picked must be in [0, 1), got {self.picked!r}")
 
     def init(self, stage: Stage) -> PoolState:
-        return init_pool(stage, 0)
+        problem = stage.simulator.problem
+        return init_pool(stage, problem.layout.m if problem.has_observations else 0)
 
     def observe(
         self, stage: Stage, state: PoolState, model: Variables, drawn: Simulated
@@ -94,18 +118,94 @@ class Pool(Method):
         chances = pool.chances(target, self.picked)
         measure = pool.mixture()[: pool.size] + np.log(pool.size * chances)
         rng = generator(key)
+        bound = self._bound(stage, state, float(target[: pool.size].max()))
+        if model.size <= self.newton:
+            rows = rng.choice(pool.size, self.fitted, p=chances)
+            known = pool.s[rows], target[rows], measure[rows]
+            strays = self._strays(model.alone, bound, rng)
+            s, values, measure = map(np.concatenate, zip(known, strays, strict=True))
+            enough = self.negligible * stage.tolerance
+            trained, loss = least_squares(
+                model.alone, s, values, measure, 1 / rate, self.iterations, enough
+            )
+            return state, model.with_flow(trained.flow), loss
+        trainable, rest = split_trainable(model.alone)
         rows = rng.choice(pool.size, (self.steps, self.batch), p=chances)
         z = rng.normal(size=(self.steps, self.watched, pool.s.shape[1]))
-        trainable, rest = split_trainable(model.alone)
-        trained, loss = _steps(
+        moved, value = _steps(
             trainable,
             rest,
             tuple(on_device(a) for a in (pool.s[rows], target[rows], measure[rows], z)),
-            on_device(target[: pool.size].max()),
+            bound,
             on_device(rate * stage.learning_rate),
             self.clip_norm,
         )
-        return state, model.with_flow(combine(trained, rest).flow), float(loss)
+        return state, model.with_flow(combine(moved, rest).flow), float(value)
+
+    def _strays(
+        self, model: Variables, bound: "Bound", rng: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Samples of a model that are strays, as fields of a pool with an emulated target.
+
+        Always `STRAYS` rows, so that one program serves all rounds; what is no stray has no weight.
+        """
+        _, s, density = draw(model, rng.normal(size=(WATCHED, model.size)))
+        (highest,) = in_pieces(lambda s: (_bounded(bound, s),), s)
+        found = np.flatnonzero(density > highest)
+        kept = rng.permutation(found)[:STRAYS]
+        rows = np.resize(kept, STRAYS) if len(kept) else np.zeros(STRAYS, int)
+        share = WATCHED * len(kept) / max(1, len(found)) / self.fitted
+        measure = density[rows] + np.log(max(share, 1e-300))
+        measure[len(kept) :] = NOWHERE
+        return s[rows], highest[rows] - self.margin, measure
+
+    def _bound(self, stage: Stage, state: PoolState, highest: float) -> "Bound":
+        """What the target does not exceed, by an emulator through fields of all rounds.
+
+        Those of early rounds lie far from the posterior, where strays are. Without observations,
+        or with too few of them, the bound is the highest value of the target.
+        """
+        pool, n = state.pool, state.pool.size
+        rows = np.arange(0, n, -(-n // EMULATED))
+        rows = rows[np.all(np.isfinite(pool.features[rows]), axis=1)]
+        if not pool.features.shape[1] or len(rows) < 2:
+            return Bound(None, on_device(highest), on_device(0.0))
+        emulated = fit_polynomial(
+            pool.s[rows],
+            pool.features[rows],
+            np.zeros(len(rows)),
+            likelihood=stage.simulator.likelihood(stage.scale),
+        )
+        temperature = float(state.target.temperature)
+        best = float(np.max(in_pieces(lambda s: (_emulated(emulated, s),), pool.s[rows])[0]))
+        level = highest + self.margin - temperature * best
+        return Bound(emulated, on_device(level), on_device(temperature))
+
+
+class Bound(eqx.Module):
+    """An upper bound of log target - log prior: level + temperature times emulated log-likelihood.
+
+    Of the foot of the bridge it takes the highest value that the pool has.
+    """
+
+    emulated: Polynomial | None
+    level: Array
+    temperature: Array
+
+    def __call__(self, s: Array) -> Array:
+        if self.emulated is None:
+            return jnp.broadcast_to(self.level, s.shape[:1])
+        return self.level + self.temperature * jax.vmap(self.emulated.value)(s)
+
+
+@eqx.filter_jit
+def _bounded(bound: Bound, s: Array) -> Array:
+    return bound(s)
+
+
+@eqx.filter_jit
+def _emulated(emulated: Polynomial, s: Array) -> Array:
+    return jax.vmap(emulated.value)(s)
 
 
 @eqx.filter_jit
@@ -113,20 +213,21 @@ def _steps(
     trainable: PyTree,
     rest: PyTree,
     minibatches: tuple[Array, ...],
-    highest: Array,
+    bound: Bound,
     learning_rate: Array,
     clip_norm: float,
 ) -> tuple[PyTree, Array]:
     """Descend on minibatches of (variables, log target, log measure, noise), `(steps, ...)`.
 
-    A pool does not see what the model does outside of it. No posterior exceeds the prior by more
-    than its best likelihood does (`highest`): samples of the model that do are strays.
+    A pool does not see what the model does outside of it: samples of the model whose density
+    exceeds what the target can have there are strays, and pay for it.
     """
 
     def loss(params: PyTree, minibatch: tuple[Array, ...]) -> Array:
         s, target, measure, z = minibatch
         model: Any = combine(params, rest)
-        strays = jnp.mean(jnp.maximum(0.0, model.forward(z)[1] - highest))
+        moved, density = model.forward(z)
+        strays = jnp.mean(jnp.maximum(0.0, density - bound(moved)))
         return pool_jeffreys(model.backward(s)[1], target, measure) + strays
 
     return descend(loss, trainable, minibatches, learning_rate, clip_norm)

@@ -1,0 +1,85 @@
+"""What each of three mechanisms buys where modes are narrow: inflation, least squares, the bound.
+
+    python bench/narrow.py [SETTING ...] [--seeds 0 1]
+
+The paper's synthetic problem on 16 x 16 cells with noise 0.05, a ring (16 x 16) and four uneven
+modes (32 x 32), with and without inflated noise at coarse scales, Levenberg-Marquardt for a single
+variable, and the emulator's bound for strays. Prints nFS, rounds, seconds, and from 50,000 samples
+of the model the Jeffreys divergence, the part of samples that are strays (more than five nats too
+dense) and the worst of them.
+"""
+
+import argparse
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+import msign
+from msign import FitConfig, Pool
+from small_problems import four_modes, ring
+
+SAMPLES = 50_000
+STRAY = 5.0  # nats
+
+
+class Setting(NamedTuple):
+    """Of what is switched off."""
+
+    pool: dict
+    inflated: bool
+    problems: tuple[str, ...]
+
+
+PROBLEMS: dict[str, tuple[Callable[[], msign.InverseProblem], int]] = {
+    "gamma 0.05": (lambda: msign.problems.synthetic(16, gamma=0.05), 800_000),
+    "ring": (ring, 100_000),
+    "four modes": (four_modes, 200_000),
+}
+SETTINGS = {
+    "default": Setting({}, True, tuple(PROBLEMS)),
+    "not inflated": Setting({}, False, tuple(PROBLEMS)),
+    "Adam alone": Setting({"newton": 0}, True, ("gamma 0.05",)),
+    "Adam alone, not inflated": Setting({"newton": 0}, False, ("gamma 0.05",)),
+    "no emulated bound": Setting({"margin": 1e6}, True, ("ring", "four modes")),
+    "no bound, not inflated": Setting({"margin": 1e6}, False, ("ring", "four modes")),
+}
+
+
+def strays(posterior: msign.Posterior) -> tuple[float, float, float]:
+    """Jeffreys divergence by own weights, fraction of strays, the worst log-ratio."""
+    u, log_ratio = posterior.whitened_samples(SAMPLES, seed=5)
+    problem = posterior.problem
+    log_weights = msign.Simulator(problem).evaluate(u, problem.scales).log_likelihood - log_ratio
+    excess = np.logaddexp.reduce(log_weights) - np.log(SAMPLES) - log_weights
+    jeffreys = np.mean(excess * (1 - np.exp(-excess)))
+    return float(jeffreys), float(np.mean(excess > STRAY)), float(excess.max())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("settings", nargs="*", metavar="SETTING", help=", ".join(SETTINGS))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
+    options = parser.parse_args()
+    for name in options.settings or SETTINGS:
+        setting = SETTINGS[name]
+        for which in setting.problems:
+            make, budget = PROBLEMS[which]
+            problem = make() if setting.inflated else make().without_inflation()
+            for seed in options.seeds:
+                began = time.monotonic()
+                config = FitConfig(method=Pool(**setting.pool))
+                posterior = msign.fit(problem, budget, seed=seed, config=config)
+                seconds = time.monotonic() - began
+                jeffreys, part, worst = strays(posterior)
+                print(
+                    f"{name:24s} {which:10s} seed {seed}  {posterior.nfs:7d} nFS  "
+                    f"{len(posterior.records):3d} rounds  {seconds:5.1f} s  J {jeffreys:.4f}  "
+                    f"strays {part:.1e}  worst {worst:.0f} nats",
+                    flush=True,
+                )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,245 @@
+"""The report of a fit: certificate in words, fields, modes, marginals, data fit, how made."""
+
+import json
+import os
+import pathlib
+import shlex
+from typing import Any
+
+from msign.inference import Posterior
+from msign.report import markup
+from msign.report.contents import SAMPLES, Contents, contents_of
+from msign.report.data_fit import misfit_of
+from msign.report.markup import Html, captioned, joined, section, tag
+from msign.report.page import certificate, film, heading, tiles, write_page
+from msign.report.posterior import all_figures, write_figures
+from msign.report.style import as_svg
+from msign.report.words import words
+from msign.rundir import RunDirectory
+
+
+def write_report(posterior: Posterior, run: str | os.PathLike[str]) -> pathlib.Path:
+    """Write figures and the page of a run to its directory; returns the page's path."""
+    contents = contents_of(posterior)
+    drawn = all_figures(contents)
+    shown = {name: as_svg(figure, name.replace("_", " ")) for name, figure in drawn.items()}
+    write_figures(drawn, contents.summary, pathlib.Path(run) / "figures")
+    return write_page(run, f"msign: {contents.summary['problem']}", body(contents, shown, run))
+
+
+def body(contents: Contents, figures: dict[str, Html], run: str | os.PathLike[str]) -> Html:
+    """All of the page, with figures by their names."""
+    posterior, summary = contents.posterior, contents.summary
+    said = words(summary, misfit_of(posterior.predictive), shlex.quote(os.fspath(run)))
+    lattice = posterior.prior.lattice
+    cells = " × ".join(map(str, lattice.shape))
+    what = f"{cells} cells, {posterior.problem.scales} scales, dimension {lattice.dim}"
+    return joined(
+        [
+            heading(summary["problem"], what),
+            certificate(said),
+            numbers(contents, run),
+            fields(contents, figures),
+            modes(contents, figures),
+            marginals(contents, figures),
+            data_fit(figures),
+            weights(summary, figures),
+            training(summary, figures),
+            reproduce(posterior, pathlib.Path(run)),
+            tag("footer", "Made by msign from the run's own files; nothing was simulated for it."),
+        ]
+    )
+
+
+def numbers(contents: Contents, run: str | os.PathLike[str]) -> Html:
+    """The summary in a few tiles, and in full."""
+    s = contents.summary
+    budget = RunDirectory(run).read_json("config.json").get("budget")
+    allowed = f"of {_count(budget)} allowed" if isinstance(budget, int) else "forward simulations"
+    items = [
+        ("Effective sample size", f"{100 * s['ess_fraction']:.3g} %", "what samples are worth"),
+        ("k-hat", f"{s['khat']:.2f}", "tail of weights; above 0.7 is heavy"),
+        (
+            "Jeffreys divergence",
+            f"{s['jeffreys']:.2g}",
+            f"± {s['jeffreys_stderr']:.1g} nats from the posterior",
+        ),
+        ("Log evidence", f"{s['log_evidence']:.4g}", f"± {s['log_evidence_stderr']:.1g}"),
+        ("Simulations", _count(s["nfs"]), allowed),
+        ("Time", _duration(s["seconds"]), f"{s['seconds'] / max(s['nfs'], 1) * 1e3:.3g} ms each"),
+    ]
+    rows = [(n.replace("_", " "), _plain(v)) for n, v in s.items() if not isinstance(v, dict)]
+    rows = [(n, v) for n, v in rows if n != "stages"]
+    full = tag("details", tag("summary", "All numbers"), markup.facts(rows))
+    return tag("section", tiles(items), full, id="summary")
+
+
+def fields(contents: Contents, figures: dict[str, Html]) -> Html:
+    """Mean, spread, samples through the scales."""
+    posterior = contents.posterior
+    shown = ["Mean, standard deviation and the middle 90 percent of the posterior, cell by cell"]
+    if posterior.prior.lattice.ndim == 1:
+        shown = ["Mean of the posterior and its middle 90 percent, cell by cell"]
+    if contents.truth is not None:
+        shown.append("with the field behind the data")
+    if posterior.prior.lattice.ndim == 3:
+        shown.append("in slices through the middle, across each axis")
+    frames = []
+    for scale in contents.refined:
+        cells = " × ".join(map(str, posterior.problem.priors[scale - 1].lattice.shape))
+        name = "samples" if scale == posterior.scale else f"samples_{scale}"
+        frames.append((f"scale {scale}: {cells} cells", figures[name]))
+    caption = (
+        f"{SAMPLES} samples. The slider goes from the coarsest scale to the finest: the same "
+        "samples, refined, as `posterior.sample(n, seed, scale=l)` gives them."
+    )
+    kind = None if posterior.prior.lattice.ndim == 2 else "whole"
+    estimate = captioned(figures["estimate"], f"{', '.join(shown)}.", class_=kind)
+    samples = captioned(film(frames), caption, class_=kind)
+    return section("fields", "Fields", tag("div", estimate, samples, class_="pictures"))
+
+
+def modes(contents: Contents, figures: dict[str, Html]) -> Html:
+    """Shares and means of modes."""
+    s = contents.summary
+    columns = (
+        s["mode_fractions"],
+        s["mode_fractions_stderr"],
+        s["mode_fractions_weighted"],
+        s["mode_fractions_weighted_stderr"],
+    )
+    rows = [
+        (k + 1, f"{a:.3f} ± {b:.3f}", f"{c:.3f} ± {d:.3f}")
+        for k, (a, b, c, d) in enumerate(zip(*columns, strict=True))
+    ]
+    if "modes" not in figures:
+        return section("modes", "Modes", tag("p", "The samples have one mode."))
+    listed = markup.table(("mode", "share of samples", "share of their weights"), rows)
+    caption = "Mean field of each mode, in one scale of colours."
+    return section("modes", "Modes", listed, captioned(figures["modes"], caption))
+
+
+def marginals(contents: Contents, figures: dict[str, Html]) -> Html:
+    """What single numbers of the field are."""
+    names = [n for n in figures if n.startswith("marginal")]
+    pictures = [
+        captioned(figures[name], f"{functional.name}: {functional.about}.")
+        for name, functional in zip(names, contents.functionals, strict=True)
+    ]
+    return section("marginals", "Marginals", tag("div", *pictures, class_="pictures"))
+
+
+def data_fit(figures: dict[str, Html]) -> Html:
+    """Predictions against data."""
+    if "predictive" not in figures:
+        return section(
+            "data", "Data fit", tag("p", "There are no observations to predict, or none was kept.")
+        )
+    pictures = (
+        captioned(figures["predictive"], "New data as the posterior predicts them, and the data."),
+        captioned(
+            figures["residuals"],
+            "What is left of the data, in units of their noise: within ± 2 where they fit.",
+        ),
+    )
+    return section("data", "Data fit", tag("div", *pictures, class_="pictures"))
+
+
+def weights(summary: dict[str, Any], figures: dict[str, Html]) -> Html:
+    """Importance weights of the certificate."""
+    caption = (
+        f"Log-weights of {_count(summary['certificate_size'])} samples that training never saw. "
+        "The narrower about zero, the closer the model is to the posterior; a tail to the right "
+        "are places that it visits too seldom."
+    )
+    picture = captioned(figures["weights"], caption)
+    return section("weights", "Importance weights", picture)
+
+
+def training(summary: dict[str, Any], figures: dict[str, Html]) -> Html:
+    """What each stage did."""
+    head = ("scale", "dimension", "trained", "rounds", "nFS", "seconds", "J before", "J after")
+    rows = [
+        (
+            st["scale"],
+            _count(st["dimension"]),
+            _count(st["variables"]),
+            st["rounds"],
+            _count(st["nfs"]),
+            f"{st['seconds']:.1f}",
+            f"{st['jeffreys_start']:.3g}",
+            f"{st['jeffreys']:.2g}",
+            f"{100 * st['ess_fraction']:.3g} %",
+            f"{st['khat']:.2f}",
+        )
+        for st in summary["stages"]
+    ]
+    parts: list[Html] = []
+    if "learning_curve" in figures:
+        caption = (
+            "Divergence from the posterior of each scale, by fields that the model was not trained "
+            "on. A stage ends below its line, or when rounds bring nothing any more."
+        )
+        parts = [captioned(figures["learning_curve"], caption)]
+    note = (
+        "J is the Jeffreys divergence in nats, nFS the forward simulations of the stage; trained "
+        "are the variables that its flow moves."
+    )
+    listed = markup.table((*head, "ESS", "k-hat"), rows)
+    return section("stages", "Stages and timings", *parts, listed, tag("p", note))
+
+
+def reproduce(posterior: Posterior, run: pathlib.Path) -> Html:
+    """Commands, configuration and versions."""
+    files = RunDirectory(run)
+    config = files.read_json("config.json")
+    found = [
+        "import json, msign",
+        'saved = json.load(open("config.json"))',
+        'config = msign.FitConfig.from_json(saved["fit"])',
+        f"posterior = msign.fit(problem, budget={config.get('budget')!r}, "
+        f"seed={posterior.seed!r}, config=config)",
+    ]
+    parts = [tag("pre", tag("code", "\n".join(found)))]
+    if (run / "problem.json").exists():
+        origin = files.read_json("problem.json")
+        parts.insert(0, tag("pre", tag("code", _command(origin, config))))
+    told = [("Configuration", config)]
+    if (run / "environment.json").exists():
+        told.append(("Versions", files.read_json("environment.json")))
+    blocks = (
+        tag("details", tag("summary", name), tag("pre", json.dumps(values, indent=1)))
+        for name, values in told
+    )
+    text = "Same seed, same budget and same versions give the same numbers."
+    return section("reproduce", "How to reproduce", tag("p", text), *parts, *blocks)
+
+
+def _command(origin: dict[str, Any], config: dict[str, Any]) -> str:
+    """The call of `msign run`, with every word quoted for a shell."""
+    words = ["msign", "run", str(origin["problem"])]
+    for name, value in origin["options"].items():
+        flag = f"--{name.replace('_', '-')}"
+        words += [flag] if value is True else [flag, str(value)]
+    words += ["--budget", str(config.get("budget")), "--seed", str(config["seed"])]
+    return " ".join(map(shlex.quote, words))
+
+
+def _count(value: float) -> str:
+    return f"{value:,.0f}".replace(",", "\u202f")
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{seconds:.1f} s"
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, list):
+        return ", ".join(_plain(v) for v in value)
+    return str(value)

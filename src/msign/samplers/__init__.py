@@ -1,0 +1,42 @@
+"""The methods that MsIGN is compared with, one call signature for all.
+
+`SAMPLERS[name].run(problem, scale, budget, n, seed)` gives `Samples`.
+"""
+
+from msign.samplers.amortized import AmortizedSVGD
+from msign.samplers.base import Sampler, Samples
+from msign.samplers.function_space import CrankNicolson, EllipticalSlice
+from msign.samplers.hmc import HMC, NUTS
+from msign.samplers.informed import InformedSMC
+from msign.samplers.laplace import LaplaceMixture
+from msign.samplers.smc import TemperedSMC
+from msign.samplers.stein import SVGD, ProjectedSVGD
+
+SAMPLERS: dict[str, Sampler] = {
+    "hmc": HMC(),
+    "nuts": NUTS(),
+    "pcn": CrankNicolson(),
+    "slice": EllipticalSlice(),
+    "smc": TemperedSMC(),
+    "ismc": InformedSMC(),
+    "svgd": SVGD(),
+    "psvgd": ProjectedSVGD(),
+    "asvgd": AmortizedSVGD(),
+    "laplace": LaplaceMixture(),
+}
+
+__all__ = [
+    "HMC",
+    "NUTS",
+    "SAMPLERS",
+    "SVGD",
+    "AmortizedSVGD",
+    "CrankNicolson",
+    "EllipticalSlice",
+    "InformedSMC",
+    "LaplaceMixture",
+    "ProjectedSVGD",
+    "Sampler",
+    "Samples",
+    "TemperedSMC",
+]

@@ -1,0 +1,123 @@
+"""`msign compare`, as a shell would call it, on the smallest problems."""
+
+import json
+
+import matplotlib.image
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from msign.cli import app
+
+runner = CliRunner()
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+BLACK_BOX = """
+import numpy as np
+import msign
+
+
+def forward(x):
+    x = np.asarray(x)  # which JAX cannot trace
+    open(__file__ + ".called", "w").close()
+    return x[:, :1] ** 2
+
+
+problem = msign.InverseProblem(
+    msign.LaplacePrior((4,), alpha=0.5, beta=2.0), forward, [1.0], 0.1, name="own"
+)
+"""
+
+
+def compared(out, *more):
+    arguments = ["compare", "synthetic", "--size", "4", "--methods", "smc,laplace", "--budget"]
+    arguments += ["2000", "-n", "100", "--seeds", "0,1", "--scale", "all", "--out", str(out)]
+    return runner.invoke(app, [*arguments, *more])
+
+
+@pytest.fixture(scope="module")
+def comparison(tmp_path_factory):
+    out = tmp_path_factory.mktemp("compare") / "out"
+    return out, compared(out)
+
+
+def test_table_figures_and_page(comparison):
+    out, result = comparison
+    assert result.exit_code == 0, result.output
+    rows = json.loads((out / "table.json").read_text())["rows"]
+    assert {(r["method"], r["scale"]) for r in rows} == {
+        (m, l) for m in ("exact", "smc", "laplace") for l in (1, 2)
+    }
+    for row in rows:
+        assert row["nfs"] <= 2000 and len(row["letters"]) == 2
+        assert row["rmse_mean"] > 0 and row["rmse_mean_ci"] > 0
+        assert (row["jeffreys"] is not None) == (row["method"] == "laplace")
+        assert 1 <= row["effective"] <= 100
+    assert (out / "table.csv").read_text().count("\n") == 1 + len(rows)
+    for name in ("marginals", "errors"):
+        assert matplotlib.image.imread(out / "figures" / f"{name}.png").ndim == 3
+    page = (out / "comparison.md").read_text()
+    assert "T: every mode" in page and "tempered SMC" in page
+
+
+def test_what_is_done_is_skipped_and_what_is_missing_is_added(comparison):
+    out, _ = comparison
+    before = (out / "results" / "smc-1-0.json").stat().st_mtime_ns
+    (out / "results" / "laplace-2-1.json").unlink()
+    again = compared(out)
+    assert again.exit_code == 0, again.output
+    lines = [line for line in again.output.splitlines() if "seed" in line and "nFS  " in line]
+    assert len(lines) == 1 and lines[0].startswith("laplace")
+    assert (out / "results" / "smc-1-0.json").stat().st_mtime_ns == before
+
+
+def test_a_report_runs_nothing(comparison):
+    out, _ = comparison
+    (out / "table.csv").unlink()
+    assert compared(out, "--report").exit_code == 0
+    assert (out / "table.csv").exists()
+
+
+def test_another_budget_does_not_go_into_the_same_directory(comparison):
+    out, _ = comparison
+    result = compared(out, "--budget", "3000")
+    assert result.exit_code == 1 and "budget must be 2000" in result.output
+
+
+@pytest.mark.parametrize(
+    "option, value, words",
+    [
+        ("--methods", "smc,magic", "magic"),
+        ("--seeds", "0,x", "seeds"),
+        ("--scale", "7", "scale"),
+        ("--budget", "5", "budget"),
+    ],
+)
+def test_bad_input_is_one_line(option, value, words, tmp_path):
+    result = compared(tmp_path / "out", option, value)
+    assert result.exit_code == 1 and words in result.output
+    assert "Traceback" not in result.output
+
+
+def test_a_users_own_problem_without_a_derivative(tmp_path):
+    path = tmp_path / "own.py"
+    path.write_text(BLACK_BOX)
+    common = ["compare", f"{path}:problem", "--budget", "1000", "-n", "50", "--seeds", "0"]
+    common += ["--out", str(tmp_path / "out"), "--methods"]
+    refused = runner.invoke(app, [*common, "pcn,hmc"])
+    assert refused.exit_code == 1 and "derivative" in refused.output
+    assert not (tmp_path / "own.py.called").exists()
+    done = runner.invoke(app, [*common, "pcn,smc"])
+    assert done.exit_code == 0, done.output
+    row = json.loads((tmp_path / "out" / "results" / "pcn-2-0.json").read_text())
+    assert row["nfs"] <= 1000 and np.isfinite(row["values"]).all()
+
+
+def test_the_trained_network_is_compared_within_the_budget(tmp_path):
+    arguments = ["compare", "synthetic", "--size", "2", "--methods", "msign", "--budget", "800"]
+    arguments += ["-n", "100", "--seeds", "0", "--out", str(tmp_path)]
+    result = runner.invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    row = json.loads((tmp_path / "results" / "msign-1-0.json").read_text())
+    assert row["nfs"] <= 800
+    assert row["per_1000_trained"] == pytest.approx(1000 * row["effective"] / 100)
+    assert row["per_1000"] < row["per_1000_trained"]

@@ -1,0 +1,326 @@
+"""Forward maps evaluated by workers: the same numbers, lost workers, crashes, counts."""
+
+import concurrent.futures
+import multiprocessing.pool
+import os
+import signal
+import time
+
+import distributed
+import numpy as np
+import pytest
+
+from helpers import refused
+from inference.small import ROW
+from msign import FitConfig, InverseProblem, LaplacePrior, fit
+from msign.problems import SimulationError, Simulator, SimulatorUnavailable, likelihoods
+from msign.problems import spread as spreading
+from msign.problems import workers as working
+from msign.problems.workers import opened
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+PRIOR = LaplacePrior((4, 4), alpha=0.5, beta=2.0)
+DATA = [0.3, -0.2]
+PLAIN = {"vjp": None, "forward_and_vjp": None}
+U = np.random.default_rng(3).normal(size=(23, 16))
+
+
+def forward(x):
+    """Row by row, so that a field's numbers do not depend on its batch."""
+    return np.array([[np.tanh(f[0].sum()), np.tanh(f[:, 1].sum())] for f in np.asarray(x)])
+
+
+def vjp(x, c):
+    pulled = np.zeros(np.shape(x))
+    for f, own, out in zip(np.asarray(x), np.asarray(c), pulled, strict=True):
+        out[0] += own[0] * (1 - np.tanh(f[0].sum()) ** 2)
+        out[:, 1] += own[1] * (1 - np.tanh(f[:, 1].sum()) ** 2)
+    return pulled
+
+
+def both(x, cotangents):
+    observed = forward(x)
+    return observed, vjp(x, cotangents(observed, slice(0, len(observed))))
+
+
+def problem(**options):
+    given = {"noise_std": 0.1, "vjp": vjp, "forward_and_vjp": both, **options}
+    return InverseProblem(PRIOR, given.pop("forward", forward), DATA, **given)
+
+
+@pytest.fixture(scope="module")
+def processes():
+    with opened(2) as workers:
+        yield workers
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None}
+    with distributed.LocalCluster(**options) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def client(cluster):
+    with distributed.Client(cluster) as made:
+        yield made
+
+
+@pytest.fixture
+def threads():
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        yield pool
+
+
+@pytest.fixture
+def pool():
+    with multiprocessing.pool.ThreadPool(3) as made:
+        yield made
+
+
+EXECUTORS = ["threads", "pool", "processes", "client"]
+
+
+def assert_equal(a, b):
+    for ours, theirs in zip(a, b, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+# --- the same numbers -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", EXECUTORS)
+def test_numbers_and_counts_are_those_of_this_process(name, request):
+    executor = request.getfixturevalue(name)
+    here, there = Simulator(problem()), Simulator(problem(), executor=executor)
+    for scale in (1, 2):
+        u = U[:, : 4**scale]
+        assert_equal(there.evaluate(u, scale, True), here.evaluate(u, scale, True))
+        assert_equal([there.evaluate(u, scale)[0]], [here.evaluate(u, scale)[0]])
+        assert_equal(there.jacobian(u[:3], scale), here.jacobian(u[:3], scale))
+        x = np.asarray(there.problem.priors[scale - 1].unwhiten(u))
+        assert_equal([there.observe(x, scale)], [here.observe(x, scale)])
+    assert there.nfs == here.nfs
+    there.check()
+
+
+def test_functions_that_cannot_be_imported_are_sent(processes):
+    factor = 0.5
+
+    def scaled(x):
+        return factor * forward(x)
+
+    own = problem(forward=scaled, **PLAIN)
+    here, there = Simulator(own), Simulator(own, executor=processes)
+    assert_equal([there.evaluate(U, 2)[0]], [here.evaluate(U, 2)[0]])
+
+
+def test_likelihoods_go_with_the_gradient(processes):
+    counts = InverseProblem(
+        PRIOR, forward, [2, 0], likelihood=likelihoods.Poisson(), vjp=vjp, forward_and_vjp=both
+    )
+    here, there = Simulator(counts), Simulator(counts, executor=processes)
+    assert_equal(there.evaluate(U, 2, True), here.evaluate(U, 2, True))
+
+
+def test_an_inflated_noise_is_estimated_by_the_workers(threads):
+    made = problem(inflate=7)
+    here, there = Simulator(made), Simulator(made, executor=threads)
+    assert_equal(there.evaluate(U[:, :4], 1, True), here.evaluate(U[:, :4], 1, True))
+    assert there.nfs == here.nfs == 2 * 7 + 2 * len(U)
+
+
+# --- pieces ---------------------------------------------------------------------------------------
+
+
+class Recorder:
+    """A forward map that knows the batches that it was given."""
+
+    def __init__(self, seconds=0.0):
+        self.seconds, self.sizes = seconds, []
+
+    def __call__(self, x):
+        x = np.asarray(x)  # raises while it is traced
+        self.sizes.append(len(x))
+        time.sleep(self.seconds * len(x))
+        return forward(x)
+
+
+def test_pieces_suit_the_simulator(threads, monkeypatch):
+    monkeypatch.setattr(spreading, "LEAST_SECONDS", 0.02)
+    monkeypatch.setattr(spreading, "MOST_SECONDS", 0.05)
+    quick, slow = Recorder(), Recorder(0.01)
+    for recorder, seconds in ((quick, 0), (slow, 0.01)):
+        made = Simulator(problem(forward=recorder, **PLAIN), None, threads)
+        made.evaluate(U, 2)
+        recorder.sizes.clear()
+        made.evaluate(np.tile(U, (4, 1)), 2)
+        assert sum(recorder.sizes) == 4 * len(U)
+        if seconds:  # a piece of more fields would take longer than it should
+            assert max(recorder.sizes) <= 5
+    assert len(quick.sizes) < len(slow.sizes)
+
+
+def test_no_call_has_more_fields_than_the_chunk(threads):
+    recorder = Recorder()
+    made = problem(forward=recorder, chunk=2, **PLAIN)
+    Simulator(made, executor=threads).evaluate(U, 2)
+    assert max(recorder.sizes) == 2 and sum(recorder.sizes) == len(U)
+
+
+# --- failures -------------------------------------------------------------------------------------
+
+
+CORNER = np.asarray(PRIOR.unwhiten(U))[:, 1, 1]
+LOW = np.sort(CORNER)[2:4].mean()
+
+
+def is_low(x):
+    """The three fields of U with the lowest values in a cell."""
+    return np.asarray(x)[:, 1, 1] <= LOW
+
+
+def refusing(x):
+    if is_low(x).any():
+        raise ArithmeticError("too low")
+    return forward(x)
+
+
+def crashing(x):
+    if is_low(x).any():
+        os._exit(1)
+    return forward(x)
+
+
+def test_what_a_worker_raises_is_rejected_or_reported(threads):
+    tolerant = Simulator(problem(forward=refusing, on_failure="reject", **PLAIN), None, threads)
+    found = tolerant.evaluate(U, 2)
+    np.testing.assert_array_equal(np.isneginf(found.log_likelihood), CORNER <= LOW)
+    assert tolerant.failures == 3 and tolerant.nfs == len(U)
+    strict = Simulator(problem(forward=refusing, **PLAIN), None, threads)
+    with pytest.raises(SimulationError, match="raised ArithmeticError: too low") as caught:
+        strict.evaluate(U, 2)
+    assert "on a worker" in "".join(caught.value.__cause__.__notes__)
+
+
+def test_a_field_that_ends_its_process_is_rejected(processes):
+    order = np.argsort(CORNER)
+    u = U[order[[2, 3, 4]]]  # one of the three, two others
+    tolerant = Simulator(problem(forward=crashing, on_failure="reject", **PLAIN), None, processes)
+    found = tolerant.evaluate(u, 2)
+    np.testing.assert_array_equal(np.isneginf(found.log_likelihood), [True, False, False])
+    assert tolerant.failures == 1 and tolerant.nfs == 3
+
+
+class Gone:
+    """An executor whose cluster is no more."""
+
+    def submit(self, *_):
+        raise ConnectionError("nobody there")
+
+
+@pytest.mark.parametrize("policy", ["raise", "reject"])
+def test_an_executor_that_is_gone_ends_the_run_whatever_the_policy(policy, monkeypatch):
+    monkeypatch.setattr(working, "PAUSE", 0)
+    made = Simulator(problem(on_failure=policy), executor=Gone())
+    with pytest.raises(SimulatorUnavailable, match=r"executor lost its workers: .*nobody there"):
+        made.evaluate(U, 2)
+    assert made.failures == 0
+
+
+class Forgetful(concurrent.futures.ThreadPoolExecutor):
+    """Loses every third piece after it was computed."""
+
+    sent = 0
+
+    def submit(self, *arguments):
+        self.sent += 1
+        future = super().submit(*arguments)
+        if self.sent % 3 == 0:
+            future.result()
+            future = concurrent.futures.Future()
+            future.set_exception(ConnectionError("lost"))
+        return future
+
+
+def test_lost_pieces_are_computed_again_and_counted_once(monkeypatch):
+    monkeypatch.setattr(working, "PAUSE", 0)
+    here = Simulator(problem())
+    with Forgetful(2) as executor:
+        there = Simulator(problem(), budget=2 * len(U), executor=executor)
+        assert_equal(there.evaluate(U, 2, True), here.evaluate(U, 2, True))
+    assert there.nfs == here.nfs
+
+
+def test_what_is_no_executor_is_refused():
+    with refused("executor must be a number of processes, the address of a Dask scheduler"):
+        Simulator(problem(), executor=[1])
+    with refused("executor must be at least 1, got 0"):
+        Simulator(problem(), executor=0)
+    with refused("executor must be a whole number, got True"):
+        Simulator(problem(), executor=True)
+    with refused("executor must be the address of a Dask scheduler, as tcp://host:8786, got 'me'"):
+        Simulator(problem(), executor="me")
+    traceable = InverseProblem(PRIOR, lambda x: x[:, 0, :2], DATA, noise_std=0.1)
+    with refused("executor must be None for a forward map in JAX"):
+        fit(traceable, 1000, executor=2)
+
+
+def test_a_scheduler_that_does_not_answer_is_named(monkeypatch):
+    monkeypatch.setattr(working, "DASK_TIMEOUT", "0.2s")
+    with refused("executor must be the address of a Dask scheduler that answers"):
+        working.as_workers("tcp://127.0.0.1:9")
+
+
+# --- whole runs -----------------------------------------------------------------------------------
+
+
+def ring(x):
+    return np.array([[f[0] * f[1], f[2] - f[3]] for f in np.asarray(x)])
+
+
+class FatalOnce:
+    """A forward map that kills the first worker which calls it once `armed` exists."""
+
+    def __init__(self, folder):
+        self.armed, self.spent = folder / "armed", folder / "spent"
+
+    def __call__(self, x):
+        found = ring(x)
+        if self.armed.exists():
+            try:
+                self.armed.rename(self.spent)
+            except FileNotFoundError:
+                return found
+            os.kill(os.getpid(), signal.SIGKILL)
+        return found
+
+
+def small_fit(own, executor=None):
+    config = FitConfig(round_size=100, rounds=2, steps=30)
+    made = InverseProblem(ROW, own, [0.2, 0.1], noise_std=0.3, scales=2, chunk=25)
+    return fit(made, 1500, 3, progress=False, config=config, executor=executor)
+
+
+def test_a_dask_worker_killed_in_the_middle_changes_nothing(cluster, tmp_path):
+    whole, fatal = small_fit(ring), FatalOnce(tmp_path)
+    sent = []
+    with opened(cluster.scheduler_address) as workers:
+        submit = workers.submit
+
+        def counted(*arguments):
+            sent.append(1)
+            if len(sent) == 20:  # half-way through the run
+                fatal.armed.touch()
+            return submit(*arguments)
+
+        workers.submit = counted
+        found = small_fit(fatal, workers)
+    assert fatal.spent.exists() and len(sent) > 25
+    assert found.nfs == whole.nfs
+    x = np.random.default_rng(1).normal(size=(20, 4))
+    np.testing.assert_array_equal(found.log_prob(x), whole.log_prob(x))
+    weights = [p.certificates[2].log_weights for p in (found, whole)]
+    np.testing.assert_array_equal(*weights)

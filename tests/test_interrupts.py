@@ -1,0 +1,88 @@
+"""Ctrl-C: once to stop at a checkpoint, twice to stop at once."""
+
+import os
+import signal
+import threading
+
+import numpy as np
+import pytest
+
+from helpers import seeded
+from inference.small import growing_problem
+from msign import FitConfig, Posterior, fit
+from msign.inference.files import FitFiles
+from msign.interrupts import StopAtCheckpoint
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+
+@pytest.fixture(autouse=True)
+def usual_handler():
+    """As in a program of its own, whatever the test runner has installed."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def interrupt() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_the_first_waits_for_a_checkpoint():
+    told = []
+    with pytest.raises(KeyboardInterrupt), StopAtCheckpoint(True, told.append) as stop:
+        stop.checkpoint_written()
+        interrupt()
+        assert stop.asked and len(told) == 1
+        stop.checkpoint_written()
+        raise AssertionError("it did not stop")
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_the_second_stops_at_once():
+    with pytest.raises(KeyboardInterrupt), StopAtCheckpoint(True, lambda _: None):
+        interrupt()
+        interrupt()
+        raise AssertionError("it did not stop")
+
+
+def test_it_keeps_out_where_it_does_not_belong():
+    def nothing(number, frame):
+        return
+
+    with pytest.raises(KeyboardInterrupt), StopAtCheckpoint(False, lambda _: None):
+        interrupt()
+    signal.signal(signal.SIGINT, nothing)
+    with StopAtCheckpoint(True, lambda _: None):
+        assert signal.getsignal(signal.SIGINT) is nothing
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    seen = []
+
+    def elsewhere():
+        with StopAtCheckpoint(True, lambda _: None) as stop:
+            seen.append(stop.installed)
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    assert seen == [False]
+
+
+def test_a_fit_stops_after_its_checkpoint_and_goes_on_to_the_same_numbers(tmp_path, monkeypatch):
+    config = FitConfig(steps=5, rounds=2, round_size=100, certificate=100, tolerance=1e-9)
+    given = (growing_problem(), 1500, seeded(3))
+    whole = fit(*given, progress=False, config=config)
+    save = FitFiles.save_checkpoint
+
+    def interrupted(self, *arguments):
+        interrupt()
+        save(self, *arguments)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(FitFiles, "save_checkpoint", interrupted)
+        fit(*given, tmp_path, progress=False, config=config)
+    assert (tmp_path / "checkpoint.npz").exists()
+    fit(*given, tmp_path, resume=True, progress=False, config=config)
+    found = Posterior.load(tmp_path)
+    assert found.nfs == whole.nfs
+    np.testing.assert_array_equal(found.sample(5), whole.sample(5))
