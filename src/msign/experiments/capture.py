@@ -75,14 +75,14 @@ def _at_scale(posterior: Posterior, n: int, seed: int) -> ScaleCapture:
     if leading[labels == 1, critical].mean() < leading[labels == 0, critical].mean():
         labels = 1 - labels
     sizes = float(labels.mean()), float(normalised(log_weights) @ labels)
-    depth = _valley_depth(plane, labels)
+    depth = valley_depth(plane, labels)
     quality = ess_fraction(log_weights), pareto_khat(log_weights)
     return ScaleCapture(
         posterior.scale, u, fields, plane, labels, sizes, depth, leading, critical, *quality
     )
 
 
-def _valley_depth(x: np.ndarray, labels: np.ndarray) -> float:
+def valley_depth(x: np.ndarray, labels: np.ndarray) -> float:
     """Density between two clusters over its lower peak, on the line through their centres."""
     a, b = x[labels == 0].mean(0), x[labels == 1].mean(0)
     direction = (b - a) / max(np.linalg.norm(b - a), 1e-300)
