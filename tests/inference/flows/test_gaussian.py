@@ -71,8 +71,8 @@ def test_no_more_evaluations_are_made_than_allowed():
 
 def test_gradients_of_a_quadratic_are_linear_and_others_are_not():
     key = jr.key(seeded(2))
-    assert gaussian.is_linear(quadratic, D, key)
-    assert not gaussian.is_linear(skewed, D, key)
+    assert gaussian.has_linear_gradients(quadratic, D, key)
+    assert not gaussian.has_linear_gradients(skewed, D, key)
 
 
 @pytest.mark.parametrize("linear", [True, False])

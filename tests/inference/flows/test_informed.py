@@ -25,7 +25,8 @@ from msign import FitConfig, Informed, InformedConfig, InverseProblem, LaplacePr
 from msign.bijections import InformedFlow, TriangularMap
 from msign.inference.files import prior_network
 from msign.inference.flows.directions import align, lift_directions
-from msign.inference.flows.informed import GAUSSIAN, Probe, _exact_gaussian
+from msign.inference.flows.informed import GAUSSIAN, _exact_gaussian
+from msign.inference.flows.probe import Given, Probe
 from msign.inference.simulate import simulate
 from msign.noise import normal
 from msign.variables import Variables, draw, log_ratio
@@ -76,7 +77,7 @@ def test_a_gaussian_posterior_is_recognised_whatever_its_weakest_directions():
     pull = np.array([3.0, 1.0, 0.3, 0.1, 0.0])
     stiff = np.array([20.0, 5.0, 1.0, 0.1, np.sqrt(1.9 * GAUSSIAN)])
     values = u @ pull - 0.5 * u**2 @ stiff
-    probe = Probe(u, pull - u * stiff, values, np.zeros(300))
+    probe = Probe(Given((u,)), np.ones(300, bool), pull - u * stiff, None, values, np.zeros(300))
     assert _exact_gaussian(probe, np.zeros((5, 0))) is not None
     bent = probe._replace(log_likelihood=values + 0.1 * u[:, 0] ** 3)
     assert _exact_gaussian(bent, np.zeros((5, 0))) is None

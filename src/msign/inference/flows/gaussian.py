@@ -13,6 +13,7 @@ import scipy.linalg
 from jaxtyping import PRNGKeyArray
 
 from msign.inference.flows.directions import ROWS_PER_DIRECTION
+from msign.inference.flows.probe import LINES, is_linear
 from msign.noise import generator
 from msign.problems.simulator import SimulationError, Simulator
 
@@ -24,9 +25,7 @@ ASCENT = 1000  # evaluations of each, at most
 DAMPED = 30  # Levenberg-Marquardt steps, where there is no derivative
 ENOUGH = 0.1  # nats that are left to gain from any start when it stops
 APART = 0.01  # prior standard deviations between fields whose difference is a derivative
-LINES = 4  # along which gradients are looked at to see whether they are linear
 AT_ONCE = 2048  # rows of a regression that are summed at a time
-LINEAR = 1e-4  # relative second difference below which gradients are linear in the field
 
 Evaluate = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
@@ -196,12 +195,10 @@ def _limited(step: np.ndarray) -> np.ndarray:
     return step * min(1.0, np.sqrt(len(step)) / max(float(np.linalg.norm(step)), 1e-300))
 
 
-def is_linear(evaluate: Evaluate, dim: int, key: PRNGKeyArray) -> bool:
+def has_linear_gradients(evaluate: Evaluate, dim: int, key: PRNGKeyArray) -> bool:
     """Whether gradients are linear in the field, by second differences along random lines."""
     a, b = generator(key).normal(size=(2, LINES, dim))
-    _, gradients = evaluate(np.concatenate([a - b, a, a + b]))
-    before, here, after = np.split(gradients.astype(np.float64), 3)
-    return bool(np.abs(before - 2 * here + after).max() < LINEAR * np.abs(after - before).max())
+    return is_linear(evaluate(np.concatenate([a - b, a, a + b]))[1].astype(np.float64))
 
 
 def exact_gaussian(evaluate: Evaluate, dim: int, key: PRNGKeyArray) -> Gaussian:
@@ -263,7 +260,7 @@ def find_gaussian(simulator: Simulator, scale: int, allowance: int, key: PRNGKey
     dim = simulator.problem.priors[scale - 1].lattice.dim
     evaluate = log_density_and_gradient(simulator, scale)
     begin = simulator.nfs
-    if is_linear(evaluate, dim, jr.fold_in(key, 0)):
+    if has_linear_gradients(evaluate, dim, jr.fold_in(key, 0)):
         return exact_gaussian(evaluate, dim, jr.fold_in(key, 2))
     most = (allowance // 2 - 3 * LINES - _rows(dim)) // STARTS
     found = ascend(evaluate, _starts(dim, jr.fold_in(key, 1)), max(1, min(ASCENT, most)))

@@ -13,7 +13,6 @@ import jax.random as jr
 import numpy as np
 import paramax
 from flowjax.bijections import AbstractBijection, Chain
-from jaxtyping import PRNGKeyArray
 
 from msign import checks
 from msign.bijections import InformedConfig, InformedFlow, TriangularMap, Whitened
@@ -28,40 +27,21 @@ from msign.inference.flows.base import FlowKind, Start
 from msign.inference.flows.directions import (
     ROWS_PER_DIRECTION,
     align,
-    gradients_by_regression,
-    gradients_of_linear_residuals,
     lift_directions,
     subspace_from_gradients,
 )
+from msign.inference.flows.probe import (
+    Probe,
+    probe_with_gradients,
+    probe_without_gradients,
+)
 from msign.network import MsIGN
-from msign.noise import normal, on_device
-from msign.problems.simulator import Simulator
-from msign.variables import Variables, draw, log_ratio
+from msign.noise import on_device
+from msign.variables import Variables, log_ratio
 from msign.weights import normalised
 
 GAUSSIAN = 1e-5  # nats that a Gaussian may be wrong by to be taken for the posterior
 NOTHING = 0.1 * GAUSSIAN  # nats of directions left out of it: less than what would refuse it
-REGRESSED = 20  # fields for each dimension where gradients come from regression
-
-
-class Probe(NamedTuple):
-    """Fields simulated at the start of a stage.
-
-    Attributes:
-        u: Whitened coordinates `(n, d)`.
-        gradients: Of the log-likelihood `(n, d)`, or what regression made of it.
-        log_likelihood: `(n,)`.
-        log_ratio: Log p - log prior of the model that drew them `(n,)`.
-    """
-
-    u: np.ndarray
-    gradients: np.ndarray
-    log_likelihood: np.ndarray
-    log_ratio: np.ndarray
-
-    @property
-    def log_weights(self) -> np.ndarray:
-        return self.log_likelihood - self.log_ratio
 
 
 class Carried(NamedTuple):
@@ -124,8 +104,8 @@ class Informed(FlowKind):
         before = None if carried is None else carried.flow
         old = 0 if before is None else before.shape[0]
         flow = grown_flow(jr.fold_in(given.key, 1), before, *growth[-1], self.config)
-        s = probe.u @ basis
-        guess = _gaussian_guess(flow, old, s, probe.gradients @ basis)
+        s, gradients = probe.along(basis)
+        guess = _gaussian_guess(flow, old, s, gradients)
         if guess is flow or self._is_worse(guess, flow, s, probe.log_weights):
             return flow
         return guess
@@ -167,20 +147,17 @@ class Informed(FlowKind):
         most = min(max(self.config.max_rank, least), d)
         if simulator.problem.differentiable:
             n = max(2, min(self.samples, allowance // 2))
-            probe = _gradients_at(simulator, scale, *_fields(model, key, n))
+            probe = probe_with_gradients(simulator, scale, model, key, n)
             found = subspace_from_gradients(probe.gradients, most, self.tolerance, least)
             more = min(self.per_direction * found.basis.shape[1], allowance // 2) - n
             if more > 0:
-                fields = _fields(model, jr.fold_in(key, 1), more)
-                rest = _gradients_at(simulator, scale, *fields)
-                probe = Probe(*(np.concatenate(pair) for pair in zip(probe, rest, strict=True)))
+                further = jr.fold_in(key, 1), more
+                probe = probe.joined(probe_with_gradients(simulator, scale, model, *further))
         else:
-            n = max(2, min(max(self.samples, REGRESSED * d), allowance))
-            probe = _regressed_at(simulator, scale, model, most, *_fields(model, key, n))
-        finite = np.all(np.isfinite(probe.gradients), axis=1)
-        probe = Probe(*(a[finite] for a in probe))
-        basis = subspace_from_gradients(probe.gradients, most, self.tolerance, least).basis
-        return basis, probe
+            given_to = simulator, scale, model, most, self.samples
+            probe = probe_without_gradients(*given_to, allowance, key)
+        subspace = subspace_from_gradients(probe.gradients, most, self.tolerance, least, probe.span)
+        return subspace.basis, probe
 
     def _is_worse(self, guess: Chain, flow: Chain, s: np.ndarray, log_weights: np.ndarray) -> bool:
         """Whether a guess is further from the posterior than the flow as it is, by KL(q||p).
@@ -231,57 +208,17 @@ def _growth(carried: Carried | None, rank: int, train: str) -> Growth:
     return (*carried.growth, (rank, "wider" if can_widen(carried.flow) else "inner"))
 
 
-def _fields(model: Variables, key: PRNGKeyArray, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Whitened coordinates of n fields of a model, and log p - log prior of each."""
-    u, _, ratio = draw(model, normal(key, (n, model.dim)))
-    return u.astype(np.float64), ratio.astype(np.float64)
-
-
-def _gradients_at(simulator: Simulator, scale: int, u: np.ndarray, ratio: np.ndarray) -> Probe:
-    found = simulator.evaluate(u, scale, gradient=True)
-    return Probe(u, np.asarray(found.gradient, np.float64), found.log_likelihood, ratio)
-
-
-def _regressed_at(
-    simulator: Simulator, scale: int, model: Variables, most: int, u: np.ndarray, ratio: np.ndarray
-) -> Probe:
-    """Gradients by regression of the features: quadratic in known variables, linear in others.
-
-    Where these are linear in the field, the gradients are exact.
-    """
-    d = u.shape[1]
-    if model.basis is not None:
-        known = np.asarray(paramax.unwrap(model.basis), np.float64)
-    else:
-        known = np.eye(d) if d <= most else np.zeros((d, 0))
-    found = simulator.evaluate(u, scale)
-    good = np.all(np.isfinite(found.features), axis=1)
-    features = found.features[good]
-    score = simulator.likelihood(scale).score(features)
-    gradients = np.full_like(u, np.nan)
-    linear = gradients_of_linear_residuals(u[good], features, GAUSSIAN, score)
-    if linear is not None:
-        gradients[good] = linear
-    else:
-        s, r = u @ known, known.shape[1]
-        rest = u - s @ known.T
-        pieces = gradients_by_regression(s[good], rest[good], features, score)
-        along_rest = pieces[:, r:] - (pieces[:, r:] @ known) @ known.T
-        gradients[good] = pieces[:, :r] @ known.T + along_rest
-    return Probe(u, gradients, found.log_likelihood, ratio)
-
-
 def _exact_gaussian(probe: Probe, lifted: np.ndarray) -> tuple[np.ndarray, Chain] | None:
     """Directions and affine flow of a posterior that is Gaussian; None where it is not.
 
     Where gradients are linear in the field, the posterior is Gaussian and follows from them. It is
     taken for that if its density explains the log-likelihoods of all fields of the probe.
     """
-    n, d = probe.u.shape
-    most = max(1, min(n // ROWS_PER_DIRECTION - 1, d))
-    basis = align(subspace_from_gradients(probe.gradients, most, NOTHING).basis, lifted)
-    s = probe.u @ basis
-    found = _gaussian_given(s, probe.gradients @ basis, 0)
+    most = max(1, min(len(probe.gradients) // ROWS_PER_DIRECTION - 1, len(lifted)))
+    informed = subspace_from_gradients(probe.gradients, most, NOTHING, span=probe.span)
+    basis = align(informed.basis, lifted)
+    s, gradients = probe.along(basis)
+    found = _gaussian_given(s, gradients, 0)
     if found is None:
         return None
     matrix, shift = found
