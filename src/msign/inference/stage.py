@@ -22,6 +22,7 @@ from msign.variables import Variables
 from msign.weights import WeightReport, lost_evidence, weight_report
 
 PROGRESS = 0.1  # of the divergence, and more than its standard error, that counts as progress
+SLOWED = 0.5  # factor on the learning rate after a round without progress
 SHOWN = 32  # variables that are kept of fields drawn, to look for modes
 
 
@@ -98,7 +99,7 @@ def train_stage(
         if failed:
             state = _with(state, model=state.best)
         if failed or state.stale:
-            state = _with(state, rate=0.5 * state.rate)
+            state = _with(state, rate=SLOWED * state.rate)
         loss = np.nan
         if not state.done:
             doing("training")

@@ -41,6 +41,7 @@ from msign.variables import Variables, log_ratio
 from msign.weights import normalised
 
 GAUSSIAN = 1e-5  # nats that a Gaussian may be wrong by to be taken for the posterior
+LEAST_PRECISION = 0.5  # of a Gaussian guess, in units of the prior's
 NOTHING = 0.1 * GAUSSIAN  # nats of directions left out of it: less than what would refuse it
 
 
@@ -248,7 +249,7 @@ def _gaussian_given(
     missed, total = ((wanted - design @ fitted) ** 2).sum(), (wanted**2).sum()
     slope = fitted[1:].T
     precision = np.eye(r - old) - 0.5 * (slope[:, old:] + slope[:, old:].T)
-    if missed > 0.5 * total or np.linalg.eigvalsh(precision)[0] < 0.5:
+    if missed > 0.5 * total or np.linalg.eigvalsh(precision)[0] < LEAST_PRECISION:
         return None
     covariance = np.linalg.inv(precision)
     matrix, shift = np.eye(r), np.zeros(r)

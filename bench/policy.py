@@ -1,0 +1,166 @@
+"""What each threshold of the engine buys: three small problems with it and without.
+
+    python bench/policy.py [THRESHOLD ...] [--seeds 0 1]
+
+A ring and four uneven modes of two variables (trained on a pool, 4 x 4 cells, two scales) and six
+variables of which two are bent and one has two modes (trained on an emulator, 8 x 8 cells, two
+scales). None of them is the paper's. One line for each threshold, problem and seed: simulations,
+processor seconds, effective sample size, and the Jeffreys divergence by the weights of 20,000 fresh
+samples (strays of one in a thousand count there). `python bench/start.py` has the thresholds of a
+start far from the prior, `python bench/narrow.py` those of narrow modes.
+"""
+
+import argparse
+import dataclasses
+import importlib
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import msign
+from msign import FitConfig, Informed, Pool
+from msign.inference import Emulator
+from msign.inference.methods.objectives import PathwiseJeffreys
+from small_problems import few_coordinates, four_modes, ring
+
+SAMPLES = 20_000
+NEVER = 1e9
+UNBOUNDED = PathwiseJeffreys(max_weight=NEVER)
+
+
+def bent(size: int = 8) -> msign.InverseProblem:
+    """Six variables: the first has two modes, others bend with it or are nearly linear."""
+
+    def forward(c):
+        a, b, c, d, e, f = jnp.moveaxis(c, 1, 0)
+        return jnp.stack(
+            [a**2 + 0.2 * a, b + 0.5 * a**2, jnp.exp(0.5 * c) + 0.3 * b * d, d - e, jnp.sin(e) + f],
+            1,
+        )
+
+    data = [1.0, 0.8, 1.2, -0.3, 0.5]
+    return few_coordinates("bent", size, 6, forward, data, 0.2, scales=2)
+
+
+PROBLEMS: dict[str, tuple[Callable[[], msign.InverseProblem], int]] = {
+    "ring": (lambda: ring(4, scales=2), 30_000),
+    "four modes": (lambda: four_modes(4, scales=2), 30_000),
+    "bent": (bent, 30_000),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Without:
+    """How a threshold is switched off: options of the fit and its parts, or constants."""
+
+    fit: dict = dataclasses.field(default_factory=dict)
+    pool: dict = dataclasses.field(default_factory=dict)
+    emulator: dict = dataclasses.field(default_factory=dict)
+    informed: dict = dataclasses.field(default_factory=dict)
+    constants: dict = dataclasses.field(default_factory=dict)
+
+    def concerns(self, emulated: bool) -> bool:
+        """Whether a problem that is trained on an emulator, or on a pool, has the threshold."""
+        only_pool = self.pool and not self.emulator
+        only_emulator = self.emulator and not self.pool
+        return not (only_pool if emulated else only_emulator)
+
+    def config(self, emulated: bool) -> FitConfig:
+        method = Emulator(**self.emulator) if emulated else Pool(**self.pool)
+        return FitConfig(flow=Informed(**self.informed), method=method, **self.fit)
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Constants changed for a while; programs that were compiled with them are forgotten."""
+        modules = {name: importlib.import_module(f"msign.{name[0]}") for name in self.constants}
+        before = {name: getattr(modules[name], name[1]) for name in self.constants}
+        for name, value in self.constants.items():
+            setattr(modules[name], name[1], value)
+        if self.constants:
+            jax.clear_caches()
+        yield
+        for name, value in before.items():
+            setattr(modules[name], name[1], value)
+        if self.constants:
+            jax.clear_caches()
+
+
+STAGE, METHODS, FLOWS = "inference.stage", "inference.methods", "inference.flows"
+THRESHOLDS = {
+    "default": Without(),
+    "bridge_ess: no bridge": Without(fit={"bridge_ess": 1e-6}),
+    "coarse_tolerance: as the finest": Without(fit={"coarse_tolerance": 1e-4}),
+    "patience: none": Without(fit={"patience": 0}),
+    "patience: endless": Without(fit={"patience": 100}),
+    "PROGRESS: any": Without(constants={(STAGE, "PROGRESS"): 0.0}),
+    "give_up: never": Without(fit={"give_up": NEVER}),
+    "SLOWED: never": Without(constants={(STAGE, "SLOWED"): 1.0}),
+    "clip_norm: never": Without(pool={"clip_norm": NEVER}, emulator={"clip_norm": NEVER}),
+    "WARM_UP: none": Without(constants={("training", "WARM_UP"): 1e-6}),
+    "MAX_LOG_RATIO: none": Without(
+        constants={
+            (f"{METHODS}.objectives", "MAX_LOG_RATIO"): 1e4,
+            (f"{METHODS}.sample_pool", "MAX_LOG_RATIO"): 1e4,
+        }
+    ),
+    "picked: none": Without(pool={"picked": 0.0}),
+    "margin: no bound for strays": Without(pool={"margin": 1e6}),
+    "Pool.steps: 600": Without(pool={"steps": 600}),
+    "cubic: none": Without(emulator={"cubic": 0}),
+    "rows_per_term: 1": Without(emulator={"rows_per_term": 1}),
+    "worth: no tempering": Without(emulator={"worth": 1e-6}),
+    "LATEST: all": Without(constants={(f"{METHODS}.polynomial", "LATEST"): 10**9}),
+    "max_weight: none": Without(
+        constants={(f"{METHODS}.emulator", "PathwiseJeffreys"): lambda: UNBOUNDED}
+    ),
+    "Emulator.steps: 300": Without(emulator={"steps": 300}),
+    "samples: 100": Without(informed={"samples": 100}),
+    "per_direction: 1": Without(informed={"per_direction": 1}),
+    "tolerance: 0.1 nats": Without(informed={"tolerance": 0.1}),
+    "enough: guesses always stand": Without(informed={"enough": NEVER}),
+    "guess: never": Without(constants={(f"{FLOWS}.informed", "LEAST_PRECISION"): NEVER}),
+}
+
+
+def divergence(posterior: msign.Posterior) -> float:
+    """Jeffreys divergence by the weights of fresh samples."""
+    u, log_ratio = posterior.whitened_samples(SAMPLES, seed=5)
+    problem = posterior.problem
+    log_weights = msign.Simulator(problem).evaluate(u, problem.scales).log_likelihood - log_ratio
+    excess = np.logaddexp.reduce(log_weights) - np.log(SAMPLES) - log_weights
+    return float(np.mean(excess * (1 - np.exp(-excess))))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("thresholds", nargs="*", metavar="THRESHOLD", help=", ".join(THRESHOLDS))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
+    options = parser.parse_args()
+    for name in options.thresholds:
+        if name not in THRESHOLDS:
+            parser.error(f"THRESHOLD must be one of {', '.join(THRESHOLDS)}, got {name!r}")
+    print(f"{'threshold':32s}" + "".join(f"{p:>42s}" for p in PROBLEMS), flush=True)
+    for name in options.thresholds or THRESHOLDS:
+        setting, cells = THRESHOLDS[name], []
+        with setting.applied():
+            for which, (make, budget) in PROBLEMS.items():
+                if not setting.concerns(which == "bent"):
+                    cells.append("")
+                    continue
+                config, found = setting.config(which == "bent"), []
+                for seed in options.seeds:
+                    began = time.process_time()
+                    posterior = msign.fit(make(), budget, seed=seed, config=config, progress=False)
+                    seconds = time.process_time() - began
+                    ess = posterior.certificate().ess_fraction
+                    found.append((posterior.nfs, seconds, ess, divergence(posterior)))
+                cells.append(" | ".join(f"{n} {t:.0f}s {e:.3f} {j:.2g}" for n, t, e, j in found))
+        print(f"{name:32s}" + "".join(f"{c:>42s}" for c in cells), flush=True)
+
+
+if __name__ == "__main__":
+    main()
