@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from helpers import seeded
-from msign.noise import default_dtype, generator, normal, on_device
+from msign.noise import default_dtype, generator, normal, normal_parts, on_device
 
 KEY = jr.key(seeded(0))
 
@@ -24,6 +24,14 @@ def test_a_key_decides_the_numbers():
     assert isinstance(drawn, np.ndarray) and drawn.shape == (3, 5)
     np.testing.assert_array_equal(normal(KEY, (3, 5)), drawn)
     np.testing.assert_array_equal(generator(KEY).uniform(size=4), generator(KEY).uniform(size=4))
+
+
+@pytest.mark.parametrize("n", [1, 6, 7, 12])
+def test_parts_are_those_of_their_keys_in_order(n):
+    parts = list(normal_parts(KEY, n, 3, 6))
+    assert [len(p) for p in parts] == [min(6, n - a) for a in range(0, n, 6)]
+    for i, part in enumerate(parts):
+        np.testing.assert_array_equal(part, normal(jr.fold_in(KEY, i), part.shape))
 
 
 def test_other_keys_give_other_numbers():

@@ -2,11 +2,10 @@
 
 from typing import NamedTuple
 
-import jax.random as jr
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
-from msign.noise import normal
+from msign.noise import normal_parts
 from msign.problems.simulator import Simulator
 from msign.variables import VALUES_AT_ONCE, Variables, draw
 
@@ -36,9 +35,8 @@ def simulate(
     simulator: Simulator, model: Variables, scale: int, key: PRNGKeyArray, n: int
 ) -> Simulated:
     """Draw n fields and evaluate the forward map on each."""
-    parts, size = [], part_size(model.dim)
-    for i, start in enumerate(range(0, n, size)):
-        noise = normal(jr.fold_in(key, i), (min(size, n - start), model.dim))
+    parts = []
+    for noise in normal_parts(key, n, model.dim, part_size(model.dim)):
         u, s, log_ratio = draw(model, noise)
         found = simulator.evaluate(u, scale)
         parts.append((s, log_ratio.astype(np.float64), found.log_likelihood, found.features))

@@ -14,7 +14,7 @@ import paramax
 from jaxtyping import PRNGKeyArray
 
 from msign.inference.simulate import part_size
-from msign.noise import generator, normal
+from msign.noise import generator, normal, normal_parts
 from msign.problems.simulator import Simulator
 from msign.variables import Variables, draw
 
@@ -38,12 +38,11 @@ class Fields(NamedTuple):
 
     def pieces(self) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
         """Rows, whitened coordinates `(rows, d)`, and log p - log prior, a part at a time."""
-        size = part_size(self.model.dim)
-        for i, start in enumerate(range(0, self.n, size)):
-            rows = slice(start, min(start + size, self.n))
-            noise = normal(jr.fold_in(self.key, i), (rows.stop - rows.start, self.model.dim))
+        dim, start = self.model.dim, 0
+        for noise in normal_parts(self.key, self.n, dim, part_size(dim)):
             u, _, ratio = draw(self.model, noise)
-            yield rows, u.astype(np.float64), ratio.astype(np.float64)
+            yield slice(start, start + len(u)), u.astype(np.float64), ratio.astype(np.float64)
+            start += len(u)
 
     def along(self, basis: np.ndarray) -> np.ndarray:
         """Coordinates `(n, r)` along directions `(d, r)`."""
