@@ -26,6 +26,7 @@ import resource
 import statistics
 import subprocess
 import sys
+import threading
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -203,6 +204,8 @@ class Hooks:
 
         @functools.wraps(original)
         def timed(*args: Any, **kwargs: Any) -> Any:
+            if threading.current_thread() is not threading.main_thread():
+                return original(*args, **kwargs)  # beside something that is timed
             if before is not None:
                 before(*args, **kwargs)
             with clock.timing(part):
