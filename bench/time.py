@@ -26,8 +26,8 @@ import resource
 import statistics
 import subprocess
 import sys
-import threading
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
