@@ -4,11 +4,16 @@ import os
 
 # Compiling takes most of the suite's time, and half of that is XLA's newer code for fusions.
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_use_fusion_emitters=false"
+# Each of as many processes as there are cores: threads of BLAS would only wait for each other.
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
 # No test reads or leaves compiled programs in a home directory.
 os.environ["MSIGN_CACHE"] = "off"
 
 import jax
 import pytest
+import threadpoolctl
+
+threadpoolctl.threadpool_limits(1, user_api="blas")  # plugins of pytest have loaded it already
 
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_enable_compilation_cache", False)

@@ -105,7 +105,8 @@ def test_the_nearest_gaussian_has_the_highest_evidence_bound():
     own = [bound(m, s) for m, s in zip(found.mean, np.diag(found.precision) ** -0.5, strict=True)]
     laplace = bound(0.0, 5**-0.5)
     assert laplace < best - 0.05
-    assert best - 1e-3 > np.mean(own) > best - 0.2 * (best - laplace)
+    # No Gaussian has more; 22 fields in each of 100 iterations leave a fiftieth of the difference.
+    assert np.mean(own) > best - 0.1 * (best - laplace)
 
 
 def test_sums_over_batches_are_the_least_squares_of_all_rows():
