@@ -1,11 +1,12 @@
 """Runs and refinements that are killed at random moments and go on to the same result.
 
-    python bench/kills.py [--times 20] [--seed 0] [--only run|refine]
+    python bench/kills.py [--times 20] [--seed 0] [--only run|refine] [--workers N]
 
 Each trial starts the command as a process of its own, sends it SIGKILL or SIGINT at a random
 moment after it began to keep files, and goes on with `--resume` until it is done, with one more
 signal on the way in half of the trials. It prints one line a trial and, at the end, in how many of
 them summary or refinement are the same, but for seconds, as those of a run that nothing stopped.
+With `--workers` the forward map is NumPy code that worker processes evaluate.
 """
 
 import argparse
@@ -33,10 +34,11 @@ class Trials:
         kind: `run` or `refine`.
         folder: Where all files go; programs that are compiled are kept there, too.
         budget: Simulations of the run.
+        workers: Processes that evaluate the forward map, then in NumPy; 0: none.
     """
 
-    def __init__(self, kind: str, folder: pathlib.Path, budget: int = 5000):
-        self.kind, self.folder, self.budget = kind, folder, budget
+    def __init__(self, kind: str, folder: pathlib.Path, budget: int = 5000, workers: int = 0):
+        self.kind, self.folder, self.budget, self.workers = kind, folder, budget, workers
         self.whole = folder / "whole"
         if not (self.whole / "summary.json").exists():
             self.finish(self.start("run", self.whole))
@@ -63,9 +65,14 @@ class Trials:
         return out
 
     def start(self, kind: str, out: pathlib.Path, resume: bool = False) -> "subprocess.Popen[str]":
-        where = {"run": ["run", *PROBLEM, "--out", str(out), "--budget", str(self.budget)]}
-        where["refine"] = ["refine", str(out), "-n", "200", "--budget", "2e4"]
-        command = [sys.executable, "-m", "msign", *where[kind], *(["--resume"] if resume else [])]
+        hidden = ["--black-box"] if self.workers else []
+        where = {
+            "run": ["run", *PROBLEM, *hidden, "--out", str(out), "--budget", str(self.budget)],
+            "refine": ["refine", str(out), "-n", "200", "--budget", "2e4"],
+        }
+        spread = ["--workers", str(self.workers)] if self.workers else []
+        command = [sys.executable, "-m", "msign", *where[kind], *spread]
+        command += ["--resume"] if resume else []
         settings = {"MSIGN_CACHE": str(self.folder / "programs")}
         return subprocess.Popen(
             command,
@@ -139,11 +146,12 @@ def main() -> None:
     parser.add_argument("--times", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", choices=("run", "refine"))
+    parser.add_argument("--workers", type=int, default=0)
     options = parser.parse_args()
     rng = random.Random(options.seed)
     with tempfile.TemporaryDirectory() as folder:
         for kind in [options.only] if options.only else ["run", "refine"]:
-            trials = Trials(kind, pathlib.Path(folder))
+            trials = Trials(kind, pathlib.Path(folder), workers=options.workers)
             for number in SIGNALS:
                 name, good = signal.Signals(number).name, 0
                 for i in range(options.times):

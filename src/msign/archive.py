@@ -27,6 +27,7 @@ from jaxtyping import PyTree
 
 from msign import checks
 from msign.bijections import GlowConfig
+from msign.devices import writes_files
 from msign.priors import DensePrior, LaplacePrior, Prior, ScalarPrior, SpectralPrior
 
 FORMAT = 1
@@ -64,7 +65,13 @@ def save(
 
 @contextlib.contextmanager
 def atomic_write(path: str | os.PathLike[str]) -> Any:
-    """A binary file that takes its name only when the block has ended without an error."""
+    """A binary file that takes its name only when the block has ended without an error.
+
+    Of several processes that work together one writes.
+    """
+    if not writes_files():
+        yield io.BytesIO()
+        return
     path = os.fspath(path)
     folder = os.path.dirname(path) or "."
     handle, temporary = tempfile.mkstemp(prefix=os.path.basename(path) + ".", dir=folder)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from msign import archive
+from msign.devices import writes_files
 
 
 class RunDirectory:
@@ -22,7 +23,7 @@ class RunDirectory:
 
     def __init__(self, path: str | os.PathLike[str], write: bool = True):
         self.path = pathlib.Path(path)
-        if not write:
+        if not (write and writes_files()):
             return
         try:
             self.path.mkdir(parents=True, exist_ok=True)

@@ -11,6 +11,8 @@ import paramax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, PyTree
 
+from msign.devices import copied_here
+
 WARM_UP = 0.1  # of the steps, in which Adam does not yet know the size of its gradients
 T = TypeVar("T")
 
@@ -71,7 +73,7 @@ def descend(
         return (flat, state, k + 1), value
 
     (flat, _, _), values = jax.lax.scan(step, (flat, optimiser.init(flat), 0), inputs)
-    return unravel(flat), values[-max(1, steps // 10) :].mean()
+    return copied_here(unravel(flat)), values[-max(1, steps // 10) :].mean()
 
 
 def adam_step(

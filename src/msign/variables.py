@@ -18,7 +18,7 @@ import paramax
 from flowjax.bijections import AbstractBijection
 from jaxtyping import Array, ArrayLike
 
-from msign.noise import on_device
+from msign.devices import gathered, spread
 
 PIECES = (128, 1024)  # rows that a program is given at a time: of few, of many
 VALUES_AT_ONCE = 2**24  # and no more numbers than these
@@ -137,8 +137,9 @@ def in_pieces(
     padding = [(0, -n % size), (0, 0)]
     whole = [np.pad(rows, padding, mode="edge") for rows in arrays]
     pieces = (slice(i, i + size) for i in range(0, len(whole[0]), size))
-    parts = [program(*(on_device(rows[piece]) for rows in whole)) for piece in pieces]
-    return tuple(np.concatenate(column)[:n] for column in zip(*parts, strict=True))
+    parts = [program(*(spread(rows[piece]) for rows in whole)) for piece in pieces]
+    columns = ([gathered(part) for part in column] for column in zip(*parts, strict=True))
+    return tuple(np.concatenate(column)[:n] for column in columns)
 
 
 @eqx.filter_jit

@@ -14,10 +14,10 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import optax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
 from msign.bijections.recompute import recomputing
+from msign.devices import copies, mesh, rows_spread
 from msign.images.config import Training
 from msign.images.model import Model, join
 from msign.images.pixels import Pixels
@@ -110,9 +110,8 @@ def part_size(training: Training, pixels_per_image: int, devices: int) -> int:
 class Step:
     """The compiled step of a stage: weights, batch, key and step number to weights and loss."""
 
-    def __init__(self, function: Any, arrays: PyTree, parts: int, spread: NamedSharding):
-        self.function, self.arrays = function, arrays
-        self.parts, self.spread = parts, spread
+    def __init__(self, function: Any, arrays: PyTree, parts: int):
+        self.function, self.arrays, self.parts = function, arrays, parts
 
     def __call__(
         self, weights: Weights, images: np.ndarray, key: PRNGKeyArray, number: int
@@ -125,7 +124,7 @@ class Step:
 
     def _arguments(self, weights: Weights, images: np.ndarray, key: Any, number: int) -> Any:
         shape = (self.parts, len(images) // self.parts, *images.shape[1:])
-        batch = jax.device_put(images.reshape(shape), self.spread)
+        batch = jax.device_put(images.reshape(shape), rows_spread(len(shape), axis=1))
         return weights, self.arrays, batch, key, jnp.asarray(number, jnp.int32)
 
 
@@ -147,14 +146,10 @@ def make_step(
         optimiser: Of `optimiser_of`.
         values: What bits are divided by at the last scale.
     """
-    devices = jax.devices()
-    mesh = Mesh(np.array(devices), ("batch",))
-    spread = NamedSharding(mesh, PartitionSpec(None, "batch"))
-    copies = NamedSharding(mesh, PartitionSpec())
-    part = part_size(training, math.prod(rest.lattices[stage - 1].shape), len(devices))
+    part = part_size(training, math.prod(rest.lattices[stage - 1].shape), mesh().size)
     parts = training.batch // part
     arrays, static = eqx.partition(rest, eqx.is_array)
-    arrays = jax.device_put(arrays, copies)
+    arrays = jax.device_put(arrays, copies())
 
     def loss(params: PyTree, arrays: PyTree, images: Array, noise: Array) -> Array:
         model = join(params, eqx.combine(arrays, static), stage)
@@ -189,10 +184,9 @@ def make_step(
         average = running_average(weights.average, params, decay)
         return Weights(params, average, optimised), value
 
-    return Step(jax.jit(step, donate_argnums=0), arrays, parts, spread)
+    return Step(jax.jit(step, donate_argnums=0), arrays, parts)
 
 
 def on_all_devices(tree: PyTree) -> PyTree:
     """The arrays of a tree, copied to every device; never the buffers that were given."""
-    copies = NamedSharding(Mesh(np.array(jax.devices()), ("batch",)), PartitionSpec())
-    return jax.tree.map(lambda a: jax.device_put(jnp.array(a, copy=True), copies), tree)
+    return jax.tree.map(lambda a: jax.device_put(jnp.array(a, copy=True), copies()), tree)

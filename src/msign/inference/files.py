@@ -23,6 +23,7 @@ import numpy as np
 from flowjax.bijections import Identity
 
 from msign import archive
+from msign.devices import writes_files
 from msign.inference.config import FitConfig
 from msign.inference.flows import FlowKind
 from msign.network import MsIGN
@@ -67,7 +68,8 @@ class FitFiles(RunDirectory):
         flows = network.flows[:scale]
         description = {"flows": describe_flows(network, kind), **progress}
         archive.save(self.path / f"stage_{scale}.npz", flows, description)
-        self.checkpoint.unlink(missing_ok=True)
+        if writes_files():
+            self.checkpoint.unlink(missing_ok=True)
 
     def load_stage(
         self, scale: int, network: MsIGN, kind: FlowKind

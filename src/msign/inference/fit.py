@@ -6,6 +6,7 @@ from typing import Any
 import jax.random as jr
 
 from msign import checks
+from msign.devices import alone, together, writes_files
 from msign.inference.config import FitConfig
 from msign.inference.files import prior_network
 from msign.inference.flows import Start
@@ -18,6 +19,7 @@ from msign.problems.inverse import InverseProblem
 from msign.problems.workers import opened
 
 
+@together()
 def fit(
     problem: InverseProblem,
     budget: float = 800_000,
@@ -70,10 +72,11 @@ def fit(
             network = network.with_variables(scale, state.best, config.train)
             run.finish_stage(network, stage, state)
         posterior = run.certify(network)
-    if out is not None and report:
+    if out is not None and report and writes_files():
         from msign.report.run_page import write_report  # which stands above inference
 
-        write_report(posterior, out)
+        with alone():
+            write_report(posterior, out)
     return posterior
 
 

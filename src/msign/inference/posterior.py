@@ -12,6 +12,7 @@ import paramax
 from jaxtyping import Array, ArrayLike
 
 from msign import checks, passes
+from msign.devices import gathered, spread
 from msign.diagnostics.modes import find_model_modes
 from msign.environment import versions
 from msign.inference.certificate import Certificate
@@ -25,7 +26,7 @@ from msign.inference.remedies import next_step, remedies
 from msign.inference.simulate import part_size
 from msign.inference.smc import SMC
 from msign.network import MsIGN
-from msign.noise import normal, on_device
+from msign.noise import normal
 from msign.priors import Prior
 from msign.problems.inverse import InverseProblem
 from msign.problems.simulator import Simulator
@@ -223,10 +224,8 @@ class Posterior:
         parts, size = [], min(PIECES[0], part_size(self.prior.lattice.dim))
         for i in range(-(-n // size)):
             own = jr.fold_in(key, i)
-            z = tuple(
-                on_device(normal(jr.fold_in(own, l), (size, k))) for l, k in enumerate(lengths)
-            )
-            u, ratio = (np.asarray(a) for a in passes.whitened(carried, z, scale))
+            z = tuple(spread(normal(jr.fold_in(own, l), (size, k))) for l, k in enumerate(lengths))
+            u, ratio = (gathered(a) for a in passes.whitened(carried, z, scale))
             if few:
                 u, _, ratio = draw(variables, u)
             parts.append((u, ratio.astype(np.float64)))

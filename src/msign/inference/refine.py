@@ -19,6 +19,7 @@ import numpy as np
 from jaxtyping import ArrayLike
 
 from msign import archive, checks
+from msign.devices import together, wait, writes_files
 from msign.diagnostics.modes import find_modes
 from msign.inference.remedies import rounded_up
 from msign.inference.smc import SMC, Particles, Sampler, State, row_parts, temperatures_left
@@ -134,6 +135,7 @@ def family_stderr(values: np.ndarray, families: np.ndarray) -> np.ndarray:
 # --- a refinement from its arguments to its result ------------------------------------------------
 
 
+@together()
 def refine(
     problem: InverseProblem,
     variables: Variables,
@@ -196,7 +198,7 @@ def _run(sampler: Sampler, files: "RefineFiles | None", progress: bool) -> tuple
     def seconds() -> float:
         return before + time.monotonic() - began
 
-    watch = Watch(progress, 1.0, simulator, seconds)
+    watch = Watch(progress and writes_files(), 1.0, simulator, seconds)
     found = None if files is None else files.load_checkpoint(sampler)
     if found is not None:
         state, counts, before = found
@@ -296,7 +298,9 @@ class RefineFiles(RunDirectory):
 
     def opened(self, what: dict[str, Any], options: SMC, resume: bool) -> SMC:
         """Begin here, or go on; a budget may have grown since, the particles do not."""
-        if not self.started:
+        started = self.started
+        wait("directory opened")
+        if not started:
             if resume:
                 raise ValueError(f"out must hold a refinement to resume, got {self.path}")
             self.write_json("config.json", {**what, "smc": dataclasses.asdict(options)})

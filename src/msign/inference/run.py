@@ -8,7 +8,9 @@ import equinox as eqx
 import jax.random as jr
 import numpy as np
 
+from msign import archive
 from msign.compilation import keep_compiled_programs
+from msign.devices import wait, writes_files
 from msign.diagnostics.modes import find_model_modes
 from msign.inference.advice import about_means, stage_advice
 from msign.inference.certificate import Certificate
@@ -59,7 +61,9 @@ class Run:
         config.method_for(problem, 1)  # refuses what cannot work, before any work
         self._check_budget(budget)
         self.files = None if out is None else self._opened(FitFiles(out), budget, resume)
-        self.watch = Watch(progress, len(self.scales), self.simulator, lambda: self.seconds)
+        self.watch = Watch(
+            progress and writes_files(), len(self.scales), self.simulator, lambda: self.seconds
+        )
         self.stop = StopAtCheckpoint(self.files is not None, self.watch.line)
 
     def __enter__(self) -> "Run":
@@ -82,7 +86,8 @@ class Run:
         self.stop.__exit__()
         self.watch.__exit__()
         if isinstance(error, SimulationError) and self.files is not None:
-            np.save(self.files.path / "failed_field.npy", error.field)
+            with archive.atomic_write(self.files.path / "failed_field.npy") as file:
+                np.save(file, error.field)
 
     def _check_budget(self, budget: int) -> None:
         """Refuse a budget with which no stage could do anything, before any work."""
@@ -120,7 +125,9 @@ class Run:
             "seed": self.seed,
             "fit": self.config.to_json(),
         }
-        if not files.started:
+        started = files.started
+        wait("directory opened")
+        if not started:
             if resume:
                 raise ValueError(f"out must hold a run to resume, got {files.path}")
             files.save_prior(self.problem)
@@ -226,6 +233,7 @@ class Run:
                 **self._progress(),
             }
             self.files.save_stage(network, stage.scale, self.config.kind, progress)
+            wait("stage saved")
             self.stop.checkpoint_written()
 
     def is_finished(self, scale: int) -> bool:

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import ArrayLike
 
+from msign.devices import gathered, spread
 from msign.lattice import Lattice
-from msign.noise import on_device
 from msign.priors import Prior
 from msign.problems.data_likelihood import DataLikelihood, Layout, cast
 from msign.problems.failures import SimulatorUnavailable
@@ -140,7 +140,7 @@ class ScaleModel:
         n, padding = len(u), _padding(len(u), limit)
         if self.traceable:
             return self._simulate_compiled(_padded(u, padding), likelihood, gradient, n)
-        x = np.asarray(self.fields(_padded(u, padding)), np.float64)[:n]
+        x = gathered(self.fields(_padded(u, padding)))[:n].astype(np.float64)
         features, slopes = self._simulate_called(x, likelihood, gradient, tolerant)
         if slopes is None:
             return features, None
@@ -150,9 +150,9 @@ class ScaleModel:
         self, u: jax.Array, likelihood: DataLikelihood, gradient: bool, n: int
     ) -> tuple[np.ndarray, np.ndarray | None]:
         if not gradient:
-            return np.asarray(self.features(u, likelihood), np.float64)[:n], None
+            return gathered(self.features(u, likelihood))[:n].astype(np.float64), None
         features, slopes = self.features_and_gradient(u, likelihood)
-        return np.asarray(features, np.float64)[:n], np.asarray(slopes)[:n]
+        return gathered(features)[:n].astype(np.float64), gathered(slopes)[:n]
 
     def _simulate_called(
         self, x: np.ndarray, likelihood: DataLikelihood, gradient: bool, tolerant: bool
@@ -192,7 +192,7 @@ class ScaleModel:
     def _pulled(self, slopes: ArrayLike, padding: int) -> np.ndarray:
         """Gradients by fields of the finest lattice as gradients by whitened coordinates."""
         array = np.asarray(slopes, float)
-        return np.asarray(self.pull(_padded(array, padding)))[: len(array)]
+        return gathered(self.pull(_padded(array, padding)))[: len(array)]
 
     # --- products with the derivative of the features ---------------------------------------------
 
@@ -212,7 +212,7 @@ class ScaleModel:
         if self.traceable:
             arrays = _padded(u, padding), _padded(cotangents, padding)
             return _first(n, self._vjp(*arrays, likelihood))
-        x = np.asarray(self.fields(_padded(u, padding)), np.float64)[:n]
+        x = gathered(self.fields(_padded(u, padding)))[:n].astype(np.float64)
         observed = self._called(x)
         features = likelihood.features(self.layout.flat(observed))
         return features, self._transposed(x, cotangents, likelihood, observed.shape, padding)
@@ -224,7 +224,7 @@ class ScaleModel:
         n, padding = len(u), _padding(len(u), limit)
         if self.traceable:
             return _first(n, self._jacobian(_padded(u, padding), likelihood))
-        x = np.asarray(self.fields(_padded(u, padding)), np.float64)[:n]
+        x = gathered(self.fields(_padded(u, padding)))[:n].astype(np.float64)
         observed = self._called(x)
         units = np.broadcast_to(np.eye(self.layout.m)[:, None], (self.layout.m, n, self.layout.m))
         rows = [self._transposed(x, e, likelihood, observed.shape, padding) for e in units]
@@ -265,9 +265,10 @@ def _padding(n: int, limit: int) -> int:
 
 def _first(n: int, both: tuple[jax.Array, jax.Array]) -> tuple[np.ndarray, np.ndarray]:
     """The first n rows of two arrays."""
-    return np.asarray(both[0], np.float64)[:n], np.asarray(both[1], np.float64)[:n]
+    first, second = (gathered(a)[:n].astype(np.float64) for a in both)
+    return first, second
 
 
 def _padded(a: np.ndarray, padding: int) -> jax.Array:
-    """The array with its first entry repeated at the end."""
-    return on_device(np.concatenate([a, np.broadcast_to(a[:1], (padding, *a.shape[1:]))]))
+    """The array with its first entry repeated at the end, its rows spread over all devices."""
+    return spread(np.concatenate([a, np.broadcast_to(a[:1], (padding, *a.shape[1:]))]))

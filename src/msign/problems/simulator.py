@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import ArrayLike, PRNGKeyArray
 
 from msign import checks
+from msign.devices import shared_out
 from msign.noise import normal, on_device
 from msign.problems.at_scale import ScaleModel
 from msign.problems.data_likelihood import DataLikelihood, Inflation
@@ -181,15 +182,11 @@ class Simulator:
     def _evaluate_chunk(
         self, model: ScaleModel, likelihood: BothPlaces, u: np.ndarray, gradient: bool, start: int
     ) -> Evaluated:
-        reject = self.problem.on_failure == "reject"
-        try:
-            features, slopes = model.simulate(u, likelihood.device, gradient, self._block, reject)
-        except SimulatorUnavailable:
-            raise
-        except Exception as error:
-            if reject or model.traceable:
-                raise
-            raise self._raised(model, u, start, error) from error
+        def simulated(rows: slice) -> tuple[np.ndarray, np.ndarray | None]:
+            return self._simulated(model, likelihood, u[rows], gradient, start + rows.start)
+
+        whole = slice(0, len(u))
+        features, slopes = simulated(whole) if model.traceable else shared_out(simulated, len(u))
         with np.errstate(over="ignore", invalid="ignore"):
             values = likelihood.host.log_likelihood(features)
         bad = ~np.isfinite(values)
@@ -200,6 +197,20 @@ class Simulator:
             values = np.where(bad, -np.inf, values)
             slopes = None if slopes is None else np.where(bad[:, None], 0.0, slopes)
         return Evaluated(values, slopes, features)
+
+    def _simulated(
+        self, model: ScaleModel, likelihood: BothPlaces, u: np.ndarray, gradient: bool, start: int
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        """Features, and gradients if asked for; an error names the field that raised it."""
+        reject = self.problem.on_failure == "reject"
+        try:
+            return model.simulate(u, likelihood.device, gradient, self._block, reject)
+        except SimulatorUnavailable:
+            raise
+        except Exception as error:
+            if reject or model.traceable:
+                raise
+            raise self._raised(model, u, start, error) from error
 
     def _reject(self, model: ScaleModel, u: np.ndarray, start: int, bad: np.ndarray) -> None:
         """Count fields whose simulation is not finite, or stop at the first of them."""

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
+from msign.devices import copied_here, gathered, local, spread
 from msign.inference.flows.directions import ROWS_PER_DIRECTION
 from msign.inference.flows.gaussian import Regression, inverse_root
 from msign.inference.methods.base import Stage
@@ -64,12 +65,12 @@ class Cells(OnFreshFields):
             score = np.where(good[:, None], found.gradient - u, 0.0)
             now = on_device(rate * stage.learning_rate * float(relative(i)))
             trainable, adam_state, pulled = _step(
-                trainable, rest, adam_state, on_device(z), on_device(score), now, self.clip_norm
+                trainable, rest, adam_state, spread(z), spread(score), now, self.clip_norm
             )
             if i >= SETTLED * steps:
-                gradients = np.asarray(pulled)[good]
+                gradients = gathered(pulled)[good]
                 seen.add(z[good].astype(gradients.dtype), gradients)
-        model = combine(trainable, rest)
+        model = combine(local(trainable), rest)
         if seen.rows >= ROWS_PER_DIRECTION * (model.dim + 1):
             slope, curvature = seen.solved()
             root = inverse_root(curvature, WIDENED**-2)
@@ -103,4 +104,5 @@ def _step(
     s, pull = jax.vjp(path, trainable, z)
     ascent, pulled = pull(score - (model.log_ratio_and_score(s)[1] - s))
     descent = jax.tree.map(lambda g: -g / len(z), ascent)
-    return *adam_step(adam(clip_norm), trainable, descent, state, rate), pulled - z
+    stepped = adam_step(adam(clip_norm), trainable, descent, state, rate)
+    return *copied_here(stepped), pulled - z

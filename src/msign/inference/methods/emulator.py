@@ -14,6 +14,7 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
+from msign.devices import local, spread_here
 from msign.inference.methods.base import Method, Stage
 from msign.inference.methods.objectives import Batch, PathwiseJeffreys
 from msign.inference.methods.polynomial import Polynomial, fit_polynomial
@@ -96,7 +97,7 @@ class Emulator(Method):
             self.batch,
             self.clip_norm,
         )
-        return state, model.with_flow(combine(trained, rest).flow), float(loss)
+        return state, model.with_flow(combine(local(trained), rest).flow), float(loss)
 
 
 @eqx.filter_jit
@@ -128,7 +129,7 @@ def _steps(
 
     def loss(params: PyTree, key: PRNGKeyArray) -> Array:
         model: Any = combine(params, rest)
-        z = jr.normal(key, (batch, model.size))
+        z = spread_here(jr.normal(key, (batch, model.size)))
         moved = model.forward(z)[0]
         s = jax.lax.stop_gradient(moved)
         value = objective(model, Batch(z, s, *target(s), moved))
@@ -136,7 +137,7 @@ def _steps(
 
     def coverage(params: PyTree, key: PRNGKeyArray) -> Array:
         model: Any = combine(params, rest)
-        rows = covered[jr.randint(jr.fold_in(key, 1), (batch,), 0, len(covered))]
+        rows = spread_here(covered[jr.randint(jr.fold_in(key, 1), (batch,), 0, len(covered))])
         return -jnp.mean(model.backward(rows)[1])
 
     return descend(loss, trainable, jr.split(key, steps), learning_rate, clip_norm)

@@ -10,6 +10,7 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
+from msign.devices import copied_here, gathered, local, spread, spread_tree
 from msign.inference.methods.base import Method, MethodState, Stage
 from msign.inference.methods.objectives import Batch, Objective, PathwiseJeffreys
 from msign.inference.simulate import Simulated
@@ -76,11 +77,11 @@ class Fresh(OnFreshFields):
             batch, target = self._batch(stage, model, target, jr.fold_in(key, i))
             now = jnp.asarray(rate * stage.learning_rate * relative(i))
             trainable, adam_state, loss = _take_step(
-                trainable, rest, adam_state, batch, now, objective, self.clip_norm
+                trainable, rest, adam_state, spread_tree(batch), now, objective, self.clip_norm
             )
             losses.append(float(loss))
         mean = float(np.mean(losses)) if losses else np.nan
-        return FreshState(target), combine(trainable, rest), mean
+        return FreshState(target), combine(local(trainable), rest), mean
 
     def _batch(
         self, stage: Stage, model: Variables, target: Tempered, key: PRNGKeyArray
@@ -92,7 +93,7 @@ class Fresh(OnFreshFields):
         s = on_device(drawn)
         found = stage.simulator.evaluate(u, stage.scale, uses.uses_score)
         values = bounded_below(found.log_likelihood)
-        foot, foot_score = log_ratio_and_score(start.alone, s)
+        foot, foot_score = map(gathered, log_ratio_and_score(start.alone, spread(drawn)))
         known = (values, np.asarray(foot, np.float64), np.asarray(log_p, np.float64))
         if target.temperature < 1:
             target = target.raised(*known, stage.bridge_ess * n)
@@ -119,4 +120,5 @@ def _take_step(
     clip_norm: float,
 ) -> tuple[PyTree, PyTree, Array]:
     loss, gradient = jax.value_and_grad(lambda p: objective(combine(p, rest), batch))(trainable)
-    return *adam_step(adam(clip_norm), trainable, gradient, state, rate), loss
+    stepped = adam_step(adam(clip_norm), trainable, gradient, state, rate)
+    return *copied_here(stepped), loss

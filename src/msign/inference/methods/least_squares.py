@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
+from msign.devices import gathered, spread
 from msign.inference.methods.objectives import MAX_LOG_RATIO
 from msign.noise import on_device
 from msign.training import combine, split_trainable
@@ -89,10 +90,10 @@ def least_squares(
         return Weights(np.exp(log_v), np.exp(log_w), residual)
 
     values = np.concatenate([np.asarray(leaf, np.float64).ravel() for leaf in leaves])
-    fields, damping = on_device(s), damping * DAMPING
+    fields, damping = spread(s), damping * DAMPING
     now = weighed(log_ratio(model, s))
     for _ in range(iterations):
-        jacobian = np.asarray(_jacobian(split_trainable(model)[0], rest, fields), np.float64)
+        jacobian = gathered(_jacobian(split_trainable(model)[0], rest, fields)).astype(np.float64)
         jacobian = jacobian - now.v @ jacobian
         inside = np.abs(now.residual) < MAX_LOG_RATIO
         slope = (now.v * now.residual + (now.v - now.w) * inside) @ jacobian

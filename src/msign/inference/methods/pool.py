@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
 from msign import checks
+from msign.devices import local, spread
 from msign.inference.methods.base import Method, MethodState, Stage
 from msign.inference.methods.least_squares import least_squares
 from msign.inference.methods.objectives import pool_jeffreys
@@ -135,12 +136,12 @@ class Pool(Method):
         moved, value = _steps(
             trainable,
             rest,
-            tuple(on_device(a) for a in (pool.s[rows], target[rows], measure[rows], z)),
+            tuple(spread(a, axis=1) for a in (pool.s[rows], target[rows], measure[rows], z)),
             bound,
             on_device(rate * stage.learning_rate),
             self.clip_norm,
         )
-        return state, model.with_flow(combine(moved, rest).flow), float(value)
+        return state, model.with_flow(combine(local(moved), rest).flow), float(value)
 
     def _strays(
         self, model: Variables, bound: "Bound", rng: np.random.Generator
