@@ -18,7 +18,7 @@ centres = np.linspace(0.03, 0.97, READINGS)
 blur = np.exp(-0.5 * ((s - centres[:, None]) / WIDTH) ** 2)
 blur /= blur.sum(1, keepdims=True)
 
-lines = ((0.25, 0.02, 3.0), (0.34, 0.02, 2.0), (0.7, 0.05, 1.5))  # where, how wide, how high
+lines = ((0.25, 0.035, 2.5), (0.41, 0.035, 1.5), (0.7, 0.06, 2.0))  # where, how wide, how high
 spectrum = 0.3 + sum(h * np.exp(-0.5 * ((s - c) / w) ** 2) for c, w, h in lines)
 readings = blur @ spectrum + NOISE * np.random.default_rng(0).normal(size=READINGS)
 
@@ -28,7 +28,7 @@ def forward(x):
     return jnp.exp(x) @ jnp.asarray(blur.T, x.dtype)
 
 
-prior = msign.LaplacePrior((CELLS,), 0.5, 12.0, kappa=10.0, boundary="neumann", mean=-0.5)
+prior = msign.LaplacePrior((CELLS,), 0.5, 20.0, kappa=12.0, boundary="neumann", mean=-0.5)
 problem = msign.InverseProblem(
     prior, forward, readings, noise_std=NOISE, name="deconvolution", truth=np.log(spectrum)
 )
