@@ -24,6 +24,7 @@ from PIL import Image
 import msign
 from msign.experiments.problem_file import load_problem_file
 from msign.noise import normal
+from msign.problems.elliptic import patch_centres
 from msign.report.contents import Contents, contents_of
 from msign.report.curves import learning_curve
 from msign.report.style import ACCENT, ALERT, FONT, INK, SOFT, plain
@@ -38,7 +39,7 @@ BUDGETS = {
     "threshold": 60_000,
     "cox": 60_000,
     "permeability": 120_000,
-    "volume": 40_000,
+    "volume": 100_000,
 }
 SEED = 0
 
@@ -304,19 +305,11 @@ def readme() -> Figure:
     """Truth, data, modes, spread and certificate; below, a sample being refined."""
     shown = run_of("permeability")
     posterior, summary = shown.posterior, shown.summary
-    assert shown.truth is not None and posterior.predictive is not None
+    assert shown.truth is not None
     figure, grid = new(6, 2, width=2.05, height=2.2)
     values = value_scale(shown.fields)
     plane(grid[0, 0], shown.truth, values, "truth")
-    axes, predictive = grid[0, 1], posterior.predictive
-    low, high = np.quantile(predictive.predicted, [0.05, 0.95], axis=0)
-    k = np.arange(1, len(predictive.data) + 1)
-    axes.vlines(k, low, high, color=ACCENT, lw=4, alpha=0.5)
-    axes.plot(k, predictive.data, ".", color=INK, ms=5)
-    plain(axes)
-    axes.set_xticks([])
-    axes.set_yticks([])
-    axes.set_title("15 data, and the fit", fontsize=FONT, color=INK)
+    pressures(grid[0, 1], posterior.problem.data)
     for i, mean in enumerate(shown.mode_means[:2]):
         share = summary["mode_fractions_weighted"][i]
         plane(grid[0, 2 + i], mean, values, f"mode {i + 1}: {100 * share:.0f} percent")
@@ -337,6 +330,21 @@ def readme() -> Figure:
         plane(axes, field, values, f"one sample, {size}" if l == 1 else f"refined to {size}")
     plane(grid[1, 5], shown.refined[scales[-1]][1], values, "another sample")
     return figure
+
+
+def pressures(axes: Any, data: np.ndarray) -> None:
+    """The patches over which the pressure is averaged, in the colours of the data."""
+    places = [
+        (column, 0.5 + sign * offset, value)
+        for (column, offset), value in zip(patch_centres(), data, strict=True)
+        for sign in (-1, 1)
+    ]
+    s1, s2, values = np.array(places).T
+    axes.scatter(s1, s2, c=values, cmap="cividis", marker="s", s=110, lw=0)
+    axes.set(xlim=(0, 1), ylim=(0, 1), xticks=[], yticks=[], aspect="equal")
+    axes.set_facecolor("#eef0f2")
+    axes.spines[:].set_visible(False)
+    axes.set_title("data: 15 pressures", fontsize=FONT, color=INK)
 
 
 CONCEPTS = {
@@ -360,7 +368,7 @@ def main() -> None:
         sys.exit(f"NAME must be one of {', '.join(ALL)}, got {wanted}")
     for name in names:
         save(ALL[name](), name)
-    print("| problem | cells | flow | simulations | seconds | effective sample size | k-hat |")
+    print("| problem | cells | flow | simulations | seconds | effective sample size | k-hat | modes |")
     for name in BUDGETS:
         if (RUNS / name / "summary.json").exists():
             found = json.loads((RUNS / name / "summary.json").read_text())

@@ -1,10 +1,9 @@
-"""Three dimensions: slowness of 16 x 16 x 16 cells of rock from 24 travel times.
+"""Three dimensions: slowness of 12 x 12 x 12 cells of rock from 64 travel times.
 
-    msign run examples/volume.py --budget 4e4 --out runs/volume
+    msign run examples/volume.py --budget 1e5 --out runs/volume
 
-Straight rays cross the rock from one borehole to another and from the ground to a tunnel. The time
-that each takes is the sum of exp(x) along it: slowness is positive, and its logarithm has a Gaussian
-prior.
+Straight rays cross the rock along its three axes, 32 of them aslant. The time that each takes is the
+mean of exp(x) along it: slowness is positive, and its logarithm has a Gaussian prior.
 """
 
 import jax.numpy as jnp
@@ -12,7 +11,7 @@ import numpy as np
 
 import msign
 
-SIDE, STEPS, NOISE = 16, 64, 0.05
+SIDE, STEPS, NOISE = 12, 64, 0.03
 
 
 def ray_weights(start, end):
@@ -25,8 +24,9 @@ def ray_weights(start, end):
 
 
 depths = (0.15, 0.38, 0.62, 0.85)
-pairs = [((0.0, a, 0.5), (1.0, b, 0.5)) for a in depths for b in depths]
-pairs += [((a, b, 0.0), (a, b, 1.0)) for a in depths for b in (0.25, 0.6)]
+pairs = [((0.0, a, c), (1.0, b, c)) for a in depths for b in depths for c in (0.35, 0.65)]
+pairs += [((a, b, 0.0), (a, b, 1.0)) for a in depths for b in depths]
+pairs += [((a, 0.0, b), (a, 1.0, b)) for a in depths for b in depths]
 rays = np.stack([ray_weights(*pair) for pair in pairs])
 
 s = (np.arange(SIDE) + 0.5) / SIDE
