@@ -118,7 +118,9 @@ def deconvolution() -> Figure:
     axes = figure.subplots()
     spectra = np.exp(shown.fields)
     low, high = np.quantile(spectra, [0.05, 0.95], axis=0)
-    axes.fill_between(own.s, low, high, step="mid", color=ACCENT, alpha=0.25, lw=0, label="90 percent")
+    axes.fill_between(
+        own.s, low, high, step="mid", color=ACCENT, alpha=0.25, lw=0, label="90 percent"
+    )
     axes.step(own.s, spectra.mean(0), where="mid", color=ACCENT, label="mean")
     for field in spectra[:3]:
         axes.step(own.s, field, where="mid", color=SOFT, lw=0.6)
@@ -368,7 +370,9 @@ def main() -> None:
         sys.exit(f"NAME must be one of {', '.join(ALL)}, got {wanted}")
     for name in names:
         save(ALL[name](), name)
-    print("| problem | cells | flow | simulations | seconds | effective sample size | k-hat | modes |")
+    print(
+        "| problem | cells | flow | simulations | seconds | effective sample size | k-hat | modes |"
+    )
     for name in BUDGETS:
         if (RUNS / name / "summary.json").exists():
             found = json.loads((RUNS / name / "summary.json").read_text())

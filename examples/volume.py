@@ -42,6 +42,4 @@ def forward(x):
 
 
 prior = msign.LaplacePrior((SIDE, SIDE, SIDE), 1.0, 3.0, kappa=3.0, boundary="neumann")
-problem = msign.InverseProblem(
-    prior, forward, times, noise_std=NOISE, name="volume", truth=truth
-)
+problem = msign.InverseProblem(prior, forward, times, noise_std=NOISE, name="volume", truth=truth)

@@ -46,7 +46,9 @@ def smaller(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.parametrize("name", [n for n, p in PAGES.items() if blocks_of(p) and n not in OWN_TESTS])
+@pytest.mark.parametrize(
+    "name", [n for n, p in PAGES.items() if blocks_of(p) and n not in OWN_TESTS]
+)
 def test_page(name, smaller):
     space: dict = {"__name__": "page"}
     for block in blocks_of(PAGES[name]):
