@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-processors test-seeds lint types bench bench-time clean
+.PHONY: demo docs figures test test-processors test-seeds lint types bench bench-time clean
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c "import sys; assert sys.version_info >= (3, 11), 'Python 3.11 or later is needed'"
@@ -17,9 +17,24 @@ demo: $(STAMP)
 	$(BIN)/msign run synthetic --size 32 --budget 100000 --out demo --overwrite
 	@echo "open $(CURDIR)/demo/report.html"
 
+# The documentation, to read from disk: site/index.html.
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "open $(CURDIR)/site/index.html"
+
+$(VENV)/.docs: $(STAMP)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[docs]'
+	touch $@
+
+# The pictures of the documentation and of the README, made again: about half an hour.
+figures: $(STAMP)
+	$(BIN)/python docs/make_figures.py
+
+CODE := src tests bench examples docs
+
 lint: $(STAMP)
-	$(BIN)/ruff check src tests bench
-	$(BIN)/ruff format --check src tests bench
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/ruff format --check $(CODE)
 
 types: $(STAMP)
 	$(BIN)/mypy
@@ -52,4 +67,4 @@ bench-time: $(STAMP)
 	$(BIN)/python bench/time.py --seeds 0 1 2
 
 clean:
-	rm -rf $(VENV) demo
+	rm -rf $(VENV) demo site

@@ -29,6 +29,11 @@ class Cells(OnFreshFields):
     Each field's gradient serves twice: it moves the maps of the cells, and pulled back to the noise
     it says, by regression, which Gaussian in front of them would be better. The model is where the
     posterior is from the start, so that there is no bridge.
+
+    Attributes:
+        steps: Gradient steps per round.
+        batch: Fields per gradient step.
+        clip_norm: Largest norm of a gradient.
     """
 
     steps: int = 200

@@ -34,6 +34,9 @@ class Emulator(Method):
     """Train pathwise on fresh samples of the emulated target, which true simulations judge.
 
     Attributes:
+        steps: Gradient steps per round.
+        batch: Fields per gradient step.
+        clip_norm: Largest norm of a gradient.
         cubic: Most leading variables that have cubic terms.
         rows_per_term: Fields for each term of the polynomial, or it is given fewer terms.
         worth: Weights are tempered until they are worth this fraction of the fields fitted.

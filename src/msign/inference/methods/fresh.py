@@ -47,8 +47,10 @@ class Fresh(OnFreshFields):
     """Estimate the gradient of an objective from fields drawn and simulated for each step.
 
     Attributes:
+        steps: Gradient steps per round.
+        batch: Fields per gradient step; 100 is the paper's minibatch.
+        clip_norm: Largest norm of a gradient.
         objective: Of the gradient steps.
-        batch: The paper's minibatch.
     """
 
     batch: int = 100

@@ -68,7 +68,10 @@ class Objective(Protocol):
 class ScoreJeffreys:
     """The paper's estimator: equations (10) and (11) with self-normalised weights against q~.
 
-    `reverse` and `forward` weigh KL(p||q) and KL(q||p); (1, 1) is the Jeffreys divergence.
+    Attributes:
+        reverse: Weight of KL(p||q); with both at 1 it is the Jeffreys divergence.
+        forward: Weight of KL(q||p).
+        uses_score: A fact, not an option: it needs no derivative.
     """
 
     reverse: float = 1.0
@@ -99,6 +102,12 @@ class CentredJeffreys:
 
     (l_i - mean l) grad log p for KL(p||q) and (n w_i - 1) grad log p for KL(q||p), w against the
     model itself: the variance vanishes where p = q.
+
+    Attributes:
+        reverse: Weight of KL(p||q).
+        forward: Weight of KL(q||p).
+        uses_score: A fact, not an option: it needs no derivative.
+        uses_proposal: A fact, not an option: nor samples of the proposal.
     """
 
     reverse: float = 1.0
@@ -121,7 +130,14 @@ class PathwiseJeffreys:
 
     The gradient of E_p[f(w)], w = q/p, that only follows the path is -E[f''(w) w^2 (d log w / dx)
     dx/dtheta]: a factor 1 for KL(p||q) and w for KL(q||p), on one batch, and zero variance where
-    p = q. Weights are at most `max_weight` times their mean.
+    p = q.
+
+    Attributes:
+        reverse: Weight of KL(p||q).
+        forward: Weight of KL(q||p).
+        max_weight: Weights w are at most this many times their mean.
+        uses_score: A fact, not an option: it needs a derivative.
+        uses_proposal: A fact, not an option: but no samples of the proposal.
     """
 
     reverse: float = 1.0
@@ -147,6 +163,10 @@ class SteinObjective:
     """Amortized SVGD: the samples follow the kernelised Stein direction (ablation "-AS").
 
     Radial basis kernel with the median heuristic, on the trained variables.
+
+    Attributes:
+        uses_score: A fact, not an option: it needs a derivative.
+        uses_proposal: A fact, not an option: but no samples of the proposal.
     """
 
     uses_score: bool = True

@@ -71,6 +71,9 @@ class Pool(Method):
     """Minimise the Jeffreys divergence between model and target, both re-weighted to the pool.
 
     Attributes:
+        steps: Steps of Adam per round.
+        batch: Fields per gradient step.
+        clip_norm: Largest norm of a gradient.
         picked: Fraction of the fields trained on that is drawn by what they add to the divergence:
             strays between narrow modes are one field in a thousand, and uniform draws hardly see
             them.
