@@ -85,6 +85,9 @@ def run(
     method: Annotated[str, typer.Option(help="See the reference of FitConfig.")] = "auto",
     blocks: Annotated[int, typer.Option(help="Blocks of each Glow flow.")] = 16,
     hidden: Annotated[int, typer.Option(help="Hidden channels of Glow flows.")] = 32,
+    as_in_paper: Annotated[
+        bool, typer.Option("--as-in-paper", help="The paper's algorithm as it stands.")
+    ] = False,
     resume: Annotated[bool, typer.Option(help="Go on with an interrupted run.")] = False,
     overwrite: Annotated[bool, typer.Option(help="Delete what `out` holds first.")] = False,
     as_json: Json = False,
@@ -105,10 +108,11 @@ def run(
 
     with one_line_errors(checkpoints=out):
         chosen = {"gamma": gamma, "tilt": tilt, "black_box": black_box, "hard": hard}
-        chosen |= {"inflate": inflate}
+        chosen |= {"inflate": 0 if as_in_paper and inflate is None else inflate}
         made = load_problem(problem, size=size, **chosen)
         kind = named_flow(flow, GlowConfig(blocks=blocks, hidden=hidden))
         config = FitConfig(flow=kind, method=method)
+        config = FitConfig.paper(problem) if as_in_paper else config
         executor = named_executor(workers, dask)
         if overwrite and (out / "config.json").exists():
             shutil.rmtree(out)
