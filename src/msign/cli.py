@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from msign import cli_compare, cli_images, cli_problems
+from msign import cli_compare, cli_images, cli_paper, cli_problems
 from msign.cli_errors import one_line_errors
 from msign.cli_options import (
     FinishedRun,
@@ -31,6 +31,7 @@ app = typer.Typer(
 app.add_typer(cli_images.app, name="images")
 cli_problems.register(app)
 app.command()(cli_compare.compare)
+cli_paper.register(app)
 
 Workers = Annotated[
     int | None,

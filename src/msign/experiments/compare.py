@@ -24,8 +24,8 @@ EXACT_KEY = 10**6  # no other method's
 def samplers_for(origin: dict[str, Any]) -> dict[str, Sampler]:
     """All samplers with the paper's network hyper-parameters for its problem (appendix F)."""
     wide = origin.get("problem") == "elliptic"
-    amortized = AmortizedSVGD(blocks=32, hidden=64) if wide else AmortizedSVGD()
-    return {**SAMPLERS, "asvgd": amortized}
+    blocks, hidden = origin.get("network", (32, 64) if wide else (16, 32))
+    return {**SAMPLERS, "asvgd": AmortizedSVGD(blocks, hidden)}
 
 
 def run_comparison(problem: InverseProblem, setting: Setting, out: pathlib.Path) -> Iterator[str]:
