@@ -76,5 +76,5 @@ def paper(
             typer.echo("\n".join(list_lines()))
             return
         chosen = numbers("seeds", seeds) if seeds else None
-        for line in make(ITEMS, name, out, quick, data_dir, chosen, again):
+        for line in make(ITEMS, name, out, quick, data_dir, chosen, again, typer.echo):
             typer.echo(line)

@@ -51,7 +51,7 @@ def _figure(found: Landscape) -> Figure:
     last = axes[1, 1]
     last.plot(line, _mixture(line, MU, -MU), "k-", label="q")
     last.plot(line, _mixture(line, MU, MU), "g--", label=r"$p_\theta$, $\theta$ = (1.5, 1.5)")
-    last.set(title="densities at a local minimum of KL(p || q)", xlabel="x", ylabel="density")
+    last.set(title="at a local minimum of KL(p || q)", xlabel="x", ylabel="density")
     last.legend(fontsize="small")
     figure.suptitle(
         f"Mixtures of two Gaussians of width {SIGMA}; q has its centres at ±{MU}. "

@@ -2,7 +2,7 @@
 
 import pathlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from msign import checks
 from msign.experiments.paper import (
@@ -83,17 +83,18 @@ def make(
     data_dir: pathlib.Path | None = None,
     seeds: tuple[int, ...] | None = None,
     again: bool = False,
+    say: Callable[[str], None] = print,
 ) -> Iterator[str]:
     """Make an item, or all that are not done; lines to print.
 
-    Where one of all fails the others are made, and the error is told at the end.
+    `say` is told what an item does while it is made. Where one of all fails the others are made,
+    and the error is told at the end.
     """
     by = {item.name: item for item in items}
     if name != "all":
         checks.one_of("name", name, ("list", "all", *by))
-    lines: list[str] = []
     seeds = seeds or ((0,) if quick else (0, 1, 2))
-    context = Context(out / ("quick" if quick else "full"), quick, seeds, data_dir, lines.append)
+    context = Context(out / ("quick" if quick else "full"), quick, seeds, data_dir, say)
     wanted = list(items) if name == "all" else [by[name]]
     failed = []
     with ProgressBar(True, len(wanted), "paper", "{done}, now {now}", done=0, now="") as bar:
@@ -112,8 +113,6 @@ def make(
                 failed.append(f"{item.name}: {error}")
                 yield f"{item.name}: failed: {error}"
                 continue
-            yield from lines
-            lines.clear()
             yield f"\n{item.name} ({item.where}): {item.what}, {time.monotonic() - began:.0f} s"
             yield from table_lines(made.rows)
             yield from made.notes

@@ -35,7 +35,7 @@ class SplitGlow(FlowKind):
     units: int = 512
 
     def start(self, given: Start) -> AbstractBijection:
-        return self._flow(jr.fold_in(given.key, 2), given.network.prior_at(given.scale))
+        return self.made(jr.fold_in(given.key, 2), given.network.prior_at(given.scale))
 
     def learning_rate(self, network: MsIGN, scale: int, train: str) -> float:
         levels = _levels(network.lattices[scale - 1])
@@ -47,7 +47,7 @@ class SplitGlow(FlowKind):
         return {}
 
     def like(self, network: MsIGN, scale: int, description: Any) -> AbstractBijection:
-        return self._flow(jr.key(0), network.prior_at(scale))
+        return self.made(jr.key(0), network.prior_at(scale))
 
     def check(self, problem: InverseProblem) -> None:
         lattice = problem.prior.lattice
@@ -65,7 +65,8 @@ class SplitGlow(FlowKind):
     def needs_exact_conditioning(self) -> bool:
         return True
 
-    def _flow(self, key: PRNGKeyArray, prior: Prior) -> Whitened:
+    def made(self, key: PRNGKeyArray, prior: Prior) -> Whitened:
+        """The network for fields of a prior."""
         from msign.images.glow import Glow  # which stands above inference
 
         lattice = prior.lattice
