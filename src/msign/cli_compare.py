@@ -34,12 +34,19 @@ def compare(
     report: Annotated[
         bool, typer.Option("--report", help="Only write tables and figures of what `out` holds.")
     ] = False,
+    into: Annotated[
+        pathlib.Path | None,
+        typer.Option(
+            help="A document with marks <!-- begin OUT -->, <!-- end OUT --> for the page."
+        ),
+    ] = None,
 ) -> None:
     """Compare MsIGN with other methods at one budget; run it again to go on."""
     from msign.experiments.compare import run_comparison
     from msign.experiments.run import default_budget, load_problem
     from msign.experiments.tasks import Setting
     from msign.report.comparison_page import write_report
+    from msign.report.inserted import insert
 
     with one_line_errors():
         if not report:
@@ -58,6 +65,7 @@ def compare(
             for line in run_comparison(made, setting, out):
                 typer.echo(line)
         written = write_report(out)
+        written += insert(out / "comparison.md", into) if into is not None else []
         typer.echo("\n" + (out / "comparison.md").read_text())
     typer.echo("\n".join(f"written to {path}" for path in written))
 
