@@ -33,7 +33,7 @@ from msign.bijections import (
     squeezed_shape,
 )
 from msign.inference import Combined, Emulator, Fresh, Glow, Informed, Pool
-from msign.inference.flows import FlowKind
+from msign.inference.flows import FlowKind, SplitGlow
 from msign.inference.flows.directions import align
 from msign.inference.methods import Method
 from msign.inference.methods.objectives import CentredJeffreys, PathwiseJeffreys, ScoreJeffreys
@@ -184,6 +184,7 @@ BIJECTIONS: dict[str, Case] = {
     "Squeezed pixel": Case(lambda: squeezed(LATTICES["1-D"], "pixel")),
     "Squeezed haar": Case(lambda: squeezed(LATTICES["3-D"], "haar")),
     "Whitened": Case(lambda: whitened(PRIORS["Laplace 2-D"]())),
+    "Glow with splits": Case(lambda: SplitGlow(GlowConfig(2, 3)).made(KEY, laplace((4, 4))), False),
     **{
         f"NearestConditioning {n}": fixed(lambda l=l: NearestConditioning(l, 0.7))
         for n, l in LATTICES.items()
@@ -236,4 +237,7 @@ METHODS: dict[str, Method] = {
     "Fresh pathwise": Fresh(steps=5, batch=20, objective=PathwiseJeffreys()),
     "Fresh centred": Fresh(steps=5, batch=20, objective=CentredJeffreys()),
     "Fresh score": Fresh(steps=5, batch=20, objective=ScoreJeffreys()),
+    "Fresh from chains": Fresh(
+        steps=5, batch=20, objective=ScoreJeffreys(), tempered=False, chain=0.5
+    ),
 }

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from msign import cli_compare, cli_images, cli_problems
+from msign import cli_compare, cli_images, cli_paper, cli_problems
 from msign.cli_errors import one_line_errors
 from msign.cli_options import (
     FinishedRun,
@@ -31,6 +31,7 @@ app = typer.Typer(
 app.add_typer(cli_images.app, name="images")
 cli_problems.register(app)
 app.command()(cli_compare.compare)
+cli_paper.register(app)
 
 Workers = Annotated[
     int | None,
@@ -85,6 +86,9 @@ def run(
     method: Annotated[str, typer.Option(help="See the reference of FitConfig.")] = "auto",
     blocks: Annotated[int, typer.Option(help="Blocks of each Glow flow.")] = 16,
     hidden: Annotated[int, typer.Option(help="Hidden channels of Glow flows.")] = 32,
+    as_in_paper: Annotated[
+        bool, typer.Option("--as-in-paper", help="The paper's algorithm as it stands.")
+    ] = False,
     resume: Annotated[bool, typer.Option(help="Go on with an interrupted run.")] = False,
     overwrite: Annotated[bool, typer.Option(help="Delete what `out` holds first.")] = False,
     as_json: Json = False,
@@ -105,10 +109,11 @@ def run(
 
     with one_line_errors(checkpoints=out):
         chosen = {"gamma": gamma, "tilt": tilt, "black_box": black_box, "hard": hard}
-        chosen |= {"inflate": inflate}
+        chosen |= {"inflate": 0 if as_in_paper and inflate is None else inflate}
         made = load_problem(problem, size=size, **chosen)
         kind = named_flow(flow, GlowConfig(blocks=blocks, hidden=hidden))
         config = FitConfig(flow=kind, method=method)
+        config = FitConfig.paper(problem) if as_in_paper else config
         executor = named_executor(workers, dask)
         if overwrite and (out / "config.json").exists():
             shutil.rmtree(out)

@@ -34,11 +34,19 @@ def compare(
     report: Annotated[
         bool, typer.Option("--report", help="Only write tables and figures of what `out` holds.")
     ] = False,
+    into: Annotated[
+        pathlib.Path | None,
+        typer.Option(
+            help="A document with marks <!-- begin OUT -->, <!-- end OUT --> for the page."
+        ),
+    ] = None,
 ) -> None:
     """Compare MsIGN with other methods at one budget; run it again to go on."""
-    from msign.experiments.compare import Setting, run_comparison
+    from msign.experiments.compare import run_comparison
     from msign.experiments.run import default_budget, load_problem
+    from msign.experiments.tasks import Setting
     from msign.report.comparison_page import write_report
+    from msign.report.inserted import insert
 
     with one_line_errors():
         if not report:
@@ -50,18 +58,20 @@ def compare(
                 methods=tuple(name.strip() for name in methods.split(",")),
                 budget=limit,
                 n=n,
-                seeds=_numbers("seeds", seeds),
-                scales=_scales(scale, made.scales),
+                seeds=numbers("seeds", seeds),
+                scales=scale_numbers(scale, made.scales),
                 reference=2 * limit if reference is None else reference,
             )
             for line in run_comparison(made, setting, out):
                 typer.echo(line)
         written = write_report(out)
+        written += insert(out / "comparison.md", into) if into is not None else []
         typer.echo("\n" + (out / "comparison.md").read_text())
     typer.echo("\n".join(f"written to {path}" for path in written))
 
 
-def _numbers(name: str, text: str) -> tuple[int, ...]:
+def numbers(name: str, text: str) -> tuple[int, ...]:
+    """Whole numbers separated by commas."""
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
@@ -70,7 +80,8 @@ def _numbers(name: str, text: str) -> tuple[int, ...]:
         ) from None
 
 
-def _scales(text: str, scales: int) -> tuple[int, ...]:
+def scale_numbers(text: str, scales: int) -> tuple[int, ...]:
+    """Scales as people name them, of a problem with so many."""
     if text == "all":
         return tuple(range(1, scales + 1))
-    return (scales,) if text == "L" else _numbers("scale", text)
+    return (scales,) if text == "L" else numbers("scale", text)

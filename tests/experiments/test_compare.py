@@ -121,3 +121,19 @@ def test_the_trained_network_is_compared_within_the_budget(tmp_path):
     assert row["nfs"] <= 800
     assert row["per_1000_trained"] == pytest.approx(1000 * row["effective"] / 100)
     assert row["per_1000"] < row["per_1000_trained"]
+
+
+def test_a_page_inside_a_document(comparison, tmp_path):
+    out, _ = comparison
+    document = tmp_path / "page.md"
+    document.write_text("# Own words\n<!-- begin out -->\nold\n<!-- end out -->\nmore words\n")
+    for _ in range(2):
+        assert compared(out, "--report", "--into", str(document)).exit_code == 0
+    text = document.read_text()
+    assert text.startswith("# Own words\n") and text.endswith("<!-- end out -->\nmore words\n")
+    assert "\n### synthetic" in text and "old" not in text and text.count("#### Modes") == 1
+    assert "(figures/out_marginals.png)" in text
+    assert (tmp_path / "figures" / "out_marginals.png").exists()
+    document.write_text("no marks")
+    refused = compared(out, "--report", "--into", str(document))
+    assert refused.exit_code == 1 and "begin out" in refused.output

@@ -74,7 +74,13 @@ def assert_same(found: Posterior, name: str, config: FitConfig) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "flow"), [("Pool", "Informed"), ("Emulator", "Informed"), ("Fresh pathwise", "Glow")]
+    ("method", "flow"),
+    [
+        ("Pool", "Informed"),
+        ("Emulator", "Informed"),
+        ("Fresh pathwise", "Glow"),
+        ("Fresh from chains", "Glow"),
+    ],
 )
 def test_every_method_goes_on_as_if_nothing_had_happened(method, flow, tmp_path):
     config = config_of(method, flow)

@@ -120,3 +120,15 @@ def test_bad_forward_maps_and_data_are_named():
         InverseProblem(PRIOR, forward, [[0.1, 0.2]], 0.1)
     with refused("prior must be a msign prior, got str"):
         InverseProblem("normal", forward, DATA, 0.1)
+
+
+def test_a_cut_problem_is_that_of_the_coarse_scale():
+    whole = problem(truth=np.ones((8, 8)), inflate=20)
+    coarse = whole.cut(2)
+    x = coarse.prior.sample(jr.key(1), 5)
+    assert (coarse.scales, coarse.dim, coarse.truth) == (2, 16, None)
+    there = whole.without_inflation().log_likelihood(x, 2)
+    np.testing.assert_allclose(coarse.log_likelihood(x), there, rtol=1e-12)
+    assert whole.scales == 3 and whole.dim == 64
+    with refused("scale must be from 1 to 3, got 4"):
+        whole.cut(4)

@@ -338,3 +338,14 @@ def test_check_finds_a_wrong_vjp_and_a_wrong_shape():
     short = InverseProblem(PRIOR, lambda x: numpy_forward(x)[:, :2], DATA, 0.1)
     with pytest.raises(SimulationError, match=r"forward must return shape \(2, 3\) for 2 fields"):
         Simulator(short).check()
+
+
+def test_a_part_of_the_budget():
+    limited = simulator(budget=10)
+    with limited.limited(4):
+        limited.evaluate(np.zeros((4, 64)), 3)
+        with pytest.raises(BudgetExceeded):
+            limited.evaluate(np.zeros((1, 64)), 3)
+    assert (limited.nfs, limited.left) == (4, 6)
+    with limited.limited(100):
+        assert limited.left == 6

@@ -3,6 +3,15 @@
 Along the critical direction a posterior has one mode or two. A method is judged by the modes that
 it found, by the balance between them, by the valley that separates them, and by its bias within
 each. The thresholds stand in `Thresholds` alone, and are printed with every table.
+
+What counts as a mode is settled before any method is looked at: by a symmetry of the posterior that
+changes the sign along the direction, where there is one, else by the valley of the reference. The
+symmetry comes first because it is exact: half of the mass lies on each side of zero, a method that
+has less than a twentieth of its samples on one side has lost a mode, and that is so whether the
+valley in between is deep or shallow. With a shallow one T says less: where the reference has a
+valley of 0.75 or more of the peak, none of the samples' can be too high, so that separation is not
+tested, and to keep the balance is easier than over a barrier. The depth is therefore printed
+beside the letters.
 """
 
 import dataclasses

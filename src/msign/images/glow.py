@@ -115,34 +115,44 @@ class Glow(eqx.Module):
 
     def backward(self, x: Array) -> tuple[tuple[Array, ...], Array]:
         """Noise of one image, the coarsest level first, and the log-density of the image."""
+        z, log_det = self.inverse_and_log_det(x)
+        return z, log_det + sum(_log_normal(entry) for entry in z)
+
+    def forward(self, z: tuple[Array, ...]) -> Array:
+        """One image of its noise: the inverse of `backward`."""
+        return self.transform_and_log_det(z)[0]
+
+    def inverse_and_log_det(self, x: Array) -> tuple[tuple[Array, ...], Array]:
+        """Noise of one image, the coarsest level first, and the log-determinant on the way."""
         this = paramax.unwrap(self)
         h = (x - this.mean) / this.std
-        log_p = -self.lattice.dim * jnp.log(this.std)
+        total = -self.lattice.dim * jnp.log(this.std)
         noise = []
         for level, flow in enumerate(this.flows):
             h = _squeeze(h)
             h, log_det = flow.inverse_and_log_det(h)
-            log_p += log_det
+            total += log_det
             if level < self.scales - 1:
                 h, leaving = jnp.split(h, [h.shape[-1] // 2], -1)
                 mean, log_scale = this.splits[level](h)
                 noise.append(((leaving - mean) * jnp.exp(-log_scale)).reshape(-1))
-                log_p -= log_scale.sum()
-        z = (h.reshape(-1), *reversed(noise))
-        return z, log_p + sum(_log_normal(entry) for entry in z)
+                total -= log_scale.sum()
+        return (h.reshape(-1), *reversed(noise)), total
 
-    def forward(self, z: tuple[Array, ...]) -> Array:
-        """One image of its noise: the inverse of `backward`."""
+    def transform_and_log_det(self, z: tuple[Array, ...]) -> tuple[Array, Array]:
+        """One image of its noise, and the log-determinant on the way."""
         this = paramax.unwrap(self)
         shapes = _shapes(self.lattice, self.scales)
-        h = z[0].reshape(shapes[-1])
+        h, total = z[0].reshape(shapes[-1]), self.lattice.dim * jnp.log(this.std)
         for level in reversed(range(self.scales)):
             if level < self.scales - 1:
                 mean, log_scale = this.splits[level](h)
                 leaving = z[self.scales - 1 - level].reshape(mean.shape)
                 h = jnp.concatenate([h, leaving * jnp.exp(log_scale) + mean], -1)
-            h = _unsqueeze(this.flows[level].transform_and_log_det(h)[0])
-        return h * this.std + this.mean
+                total += log_scale.sum()
+            h, log_det = this.flows[level].transform_and_log_det(h)
+            h, total = _unsqueeze(h), total + log_det
+        return h * this.std + this.mean, total
 
     # --- batches ---------------------------------------------------------------------------
 
@@ -158,13 +168,13 @@ class Glow(eqx.Module):
     def decode(self, z: Sequence[ArrayLike]) -> Array:
         """Images of noise `(n, size)` per level."""
         arrays = tuple(jnp.asarray(entry) for entry in z)
-        for l, (entry, size) in enumerate(zip(arrays, self._sizes(), strict=True), start=1):
+        for l, (entry, size) in enumerate(zip(arrays, self.noise_sizes(), strict=True), start=1):
             checks.shape(f"z_{l}", entry.shape, (size,))
         return _decode(self, arrays)
 
     def noise(self, key: PRNGKeyArray, n: int) -> tuple[Array, ...]:
         """Standard normal noise of n images."""
-        return passes.noise(key, checks.integer("n", n, 0), self._sizes(), self.flow_dtype)
+        return passes.noise(key, checks.integer("n", n, 0), self.noise_sizes(), self.flow_dtype)
 
     def sample(
         self, key: PRNGKeyArray, n: int, scale: int | None = None, temperature: float = 1.0
@@ -183,7 +193,8 @@ class Glow(eqx.Module):
         if scale not in (None, self.scales):
             raise ValueError(f"scale must be {self.scales}: Glow has no coarser density")
 
-    def _sizes(self) -> tuple[int, ...]:
+    def noise_sizes(self) -> tuple[int, ...]:
+        """Lengths of the noise of each level, the coarsest first."""
         shapes = _shapes(self.lattice, self.scales)
         leaving = [math.prod(s[:-1]) * (s[-1] - s[-1] // 2) for s in shapes[:-1]]
         return (math.prod(shapes[-1]), *reversed(leaving))

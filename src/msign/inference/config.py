@@ -85,6 +85,13 @@ class FitConfig:
         if not 0 < checks.finite("bridge_ess", self.bridge_ess) < 1:
             raise ValueError(f"bridge_ess must be in (0, 1), got {self.bridge_ess!r}")
 
+    @classmethod
+    def paper(cls, problem: str) -> "FitConfig":
+        """The paper's algorithm as it stands, for `synthetic` or `elliptic` (appendix F)."""
+        from msign.inference.presets import as_in_paper  # which makes options of this class
+
+        return as_in_paper(problem)
+
     @property
     def kind(self) -> FlowKind:
         """What stands at each scale: `flow`, or an informed flow where none was chosen yet."""

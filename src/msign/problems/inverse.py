@@ -243,6 +243,24 @@ class InverseProblem:
         vars(plain)["inflate"] = 0
         return plain
 
+    def cut(self, scale: int) -> "InverseProblem":
+        """The problem of the coarsest `scale` scales, whose field of that scale is the finest.
+
+        Its posterior is q_l, with the noise as it is. A reference and the truth, which are of the
+        finest lattice, are left out.
+        """
+        l = checks.integer("scale", scale, 1, self.scales)
+        coarse = copy.copy(self)
+        vars(coarse).update(
+            prior=self.priors[l - 1],
+            priors=self.priors[:l],
+            _models=self._models[:l],
+            inflate=0,
+            reference=None,
+            truth=None,
+        )
+        return coarse
+
     def _model(self, scale: int) -> ScaleModel:
         own = self.forward_at(scale) if self.forward_at and scale < self.scales else None
         model = functools.partial(

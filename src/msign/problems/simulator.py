@@ -4,8 +4,9 @@ One `Simulator` belongs to one run. It alone counts. The problem, and what is co
 shared by all simulators. Fields enter in the whitened coordinates u of the scale's prior.
 """
 
+import contextlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -130,6 +131,16 @@ class Simulator:
         """Go on from saved counts; they have in them what estimating the inflation cost."""
         self.nfs, self.failures = counts["nfs"], counts["failures"]
         self._restored = True
+
+    @contextlib.contextmanager
+    def limited(self, simulations: int) -> Iterator[None]:
+        """A block in which at most so many more simulations are allowed."""
+        budget = self.budget
+        self.budget = self.nfs + min(simulations, self.left)
+        try:
+            yield
+        finally:
+            self.budget = budget
 
     def _require(self, simulations: int) -> None:
         if self.problem.forward is missing_forward:

@@ -38,6 +38,12 @@ LABELS = {
     "psvgd": "projected SVGD",
     "asvgd": "amortized SVGD",
     "laplace": "Laplace mixture",
+    "glow": "Glow",
+    "msign-snn": "MsIGN-SNN",
+    "msign-kl-s": "MsIGN-KL-S",
+    "msign-kl": "MsIGN-KL",
+    "msign-as-s": "MsIGN-AS-S",
+    "msign-as": "MsIGN-AS",
 }
 
 

@@ -61,7 +61,8 @@ def page_lines(
         f"{thresholds.line()} One letter per seed. Truth: "
         f"{found.critical[found.scales[-1]]['source']}; shares "
         + ", ".join(
-            f"{':'.join(f'{s:.2f}' for s in found.critical[l]['shares'])} (scale {l})"
+            f"{':'.join(f'{s:.2f}' for s in found.critical[l]['shares'])} with a valley of "
+            f"{found.critical[l]['marginal']['depth']:.2f} (scale {l})"
             for l in found.scales
         )
         + ".",

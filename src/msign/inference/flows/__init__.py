@@ -5,8 +5,11 @@ from msign.inference.flows.cellwise import Cellwise
 from msign.inference.flows.combined import Combined
 from msign.inference.flows.glow import Glow
 from msign.inference.flows.informed import Informed
+from msign.inference.flows.split_glow import SplitGlow
 
 # By the names that files and the command line use.
-KINDS: dict[str, type[FlowKind]] = {k.__name__: k for k in (Informed, Glow, Combined, Cellwise)}
+KINDS: dict[str, type[FlowKind]] = {
+    k.__name__: k for k in (Informed, Glow, Combined, Cellwise, SplitGlow)
+}
 
-__all__ = ["KINDS", "Cellwise", "Combined", "FlowKind", "Glow", "Informed", "Start"]
+__all__ = ["KINDS", "Cellwise", "Combined", "FlowKind", "Glow", "Informed", "SplitGlow", "Start"]
