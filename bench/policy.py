@@ -4,7 +4,7 @@
 
 A ring and four uneven modes of two variables (trained on a pool, 4 x 4 cells, two scales) and six
 variables of which two are bent and one has two modes (trained on an emulator, 8 x 8 cells, two
-scales). None of them is the paper's. One line for each threshold, problem and seed: simulations,
+scales), in six rounds a stage. None of them is the paper's. One line for each threshold, problem and seed: simulations,
 processor seconds, effective sample size, and the Jeffreys divergence by the weights of 20,000 fresh
 samples (strays of one in a thousand count there). `python bench/start.py` has the thresholds of a
 start far from the prior, `python bench/narrow.py` those of narrow modes.
@@ -28,6 +28,7 @@ from msign.inference.methods.objectives import PathwiseJeffreys
 from small_problems import few_coordinates, four_modes, ring
 
 SAMPLES = 20_000
+ROUNDS = 6  # of a stage
 NEVER = 1e9
 UNBOUNDED = PathwiseJeffreys(max_weight=NEVER)
 
@@ -71,7 +72,7 @@ class Without:
 
     def config(self, emulated: bool) -> FitConfig:
         method = Emulator(**self.emulator) if emulated else Pool(**self.pool)
-        return FitConfig(flow=Informed(**self.informed), method=method, **self.fit)
+        return FitConfig(flow=Informed(**self.informed), method=method, rounds=ROUNDS, **self.fit)
 
     @contextmanager
     def applied(self) -> Iterator[None]:
