@@ -4,10 +4,10 @@
 
 A ring and four uneven modes of two variables (trained on a pool, 4 x 4 cells, two scales) and six
 variables of which two are bent and one has two modes (trained on an emulator, 8 x 8 cells, two
-scales), in six rounds a stage. None of them is the paper's. One line for each threshold, problem and seed: simulations,
-processor seconds, effective sample size, and the Jeffreys divergence by the weights of 20,000 fresh
-samples (strays of one in a thousand count there). `python bench/start.py` has the thresholds of a
-start far from the prior, `python bench/narrow.py` those of narrow modes.
+scales), in six rounds a stage. None of them is the paper's. One line for each threshold; for each
+problem and seed: simulations, processor seconds, effective sample size, and the Jeffreys divergence
+by the weights of 20,000 fresh samples (strays of one in a thousand count there). `bench/start.py`
+has the thresholds of a start far from the prior, `bench/narrow.py` those of narrow modes.
 """
 
 import argparse

@@ -61,17 +61,14 @@ class Fresh(OnFreshFields):
     """Estimate the gradient of an objective from fields drawn and simulated for each step.
 
     Attributes:
-            steps: Gradient steps per round.
-            batch: Fields per gradient step; 100 is the paper's minibatch.
-            clip_norm: Largest norm of a gradient.
-            objective: Of the gradient steps.
-    <<<<<<< HEAD
-    =======
-            batch: The paper's minibatch.
-            tempered: Whether the target is tempered while the model is far from it.
-            chain: Part of the first stage's simulations that go to Hamiltonian Monte Carlo, whose
-                states are the samples of q_1 where the objective wants those of a proposal (line 2 of
-                Algorithm 1 as appendix F does it); 0: no chains.
+        steps: Gradient steps per round.
+        batch: Fields per gradient step; 100 is the paper's minibatch.
+        clip_norm: Largest norm of a gradient.
+        objective: Of the gradient steps.
+        tempered: Whether the target is tempered while the model is far from it.
+        chain: Part of the first stage's simulations that go to Hamiltonian Monte Carlo, whose
+            states are the samples of q_1 where the objective wants those of a proposal (line 2 of
+            Algorithm 1 as appendix F does it); 0: no chains.
     """
 
     batch: int = 100
