@@ -40,6 +40,7 @@ def test_thirty_damaged_run_directories(tmp_path):
 def test_a_run_and_a_refinement_that_are_killed(tmp_path, monkeypatch):
     kills, rng = bench("kills"), random.Random(seeded(0))
     monkeypatch.setattr(kills, "PROBLEM", ["synthetic", "--size", "2"])
+    monkeypatch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
     monkeypatch.setattr(kills.Trials, "_undisturbed", lambda _: MOMENT)
     for kind, number in (("run", signal.SIGINT), ("refine", signal.SIGKILL)):
         same, told = kills.Trials(kind, tmp_path, budget=1000).trial(number, rng, again=False)

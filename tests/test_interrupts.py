@@ -7,6 +7,7 @@ import threading
 import numpy as np
 import pytest
 
+from conformance import SMALL_INFORMED
 from helpers import seeded
 from inference.small import growing_problem
 from msign import FitConfig, Posterior, fit
@@ -69,7 +70,9 @@ def test_it_keeps_out_where_it_does_not_belong():
 
 
 def test_a_fit_stops_after_its_checkpoint_and_goes_on_to_the_same_numbers(tmp_path, monkeypatch):
-    config = FitConfig(steps=5, rounds=2, round_size=100, certificate=100, tolerance=1e-9)
+    config = FitConfig(
+        flow=SMALL_INFORMED, steps=5, rounds=2, round_size=100, certificate=100, tolerance=1e-9
+    )
     given = (growing_problem(), 1500, seeded(3))
     whole = fit(*given, progress=False, config=config)
     save = FitFiles.save_checkpoint

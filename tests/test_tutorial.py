@@ -1,5 +1,6 @@
 """The code of the tutorial and of the how-tos, as it is printed."""
 
+import dataclasses
 import pathlib
 import re
 
@@ -8,9 +9,11 @@ import numpy as np
 import pytest
 
 import msign
+from conformance import SMALL_INFORMED
 from helpers import covariance_of, seeded
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
+SMALL = msign.FitConfig(flow=SMALL_INFORMED, steps=20, round_size=200, certificate=200, rounds=1)
 DOCS = pathlib.Path(__file__).parents[1] / "docs"
 
 
@@ -37,7 +40,7 @@ def test_likelihoods_run():
     space: dict = {}
     for block in blocks:
         smaller = block.replace("seed=0)", "seed=0, config=config)")
-        space["config"] = msign.FitConfig(steps=20, round_size=200, certificate=200, rounds=2)
+        space["config"] = dataclasses.replace(SMALL, rounds=2)
         exec(smaller.replace("budget=10_000", "budget=2_000"), space)
         space["problem"].log_likelihood(space["prior"].sample(jax.random.key(0), 2))
     assert space["rates"].shape == (16,) and space["problem"].scales == 4
@@ -46,7 +49,6 @@ def test_likelihoods_run():
 def test_arviz_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (block,) = re.findall(r"```python\n(.*?)```", (DOCS / "arviz.md").read_text(), re.DOTALL)
-    small = msign.FitConfig(steps=20, round_size=200, certificate=200, rounds=1)
-    space: dict = {"config": small}
+    space: dict = {"config": SMALL}
     exec(block.replace("seed=0)", "seed=0, config=config)"), space)
     assert space["mean"].dims == ("s1", "s2") and (tmp_path / "posterior.nc").exists()

@@ -2,6 +2,7 @@
 
 import pytest
 
+from conformance import SMALL_INFORMED
 from helpers import killed_after, refused
 from inference.small import growing_problem
 from msign import FitConfig, fit
@@ -9,7 +10,7 @@ from msign.experiments.runs import find_runs, runs_lines
 from msign.inference.files import FitFiles
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
-CONFIG = FitConfig(steps=5, rounds=1, round_size=100, certificate=100)
+CONFIG = FitConfig(flow=SMALL_INFORMED, steps=5, rounds=1, round_size=100, certificate=100)
 
 
 def test_runs_are_found_with_their_states(tmp_path):

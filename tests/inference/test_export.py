@@ -8,6 +8,7 @@ import pytest
 import xarray as xr
 from scipy import stats
 
+from conformance import SMALL_INFORMED
 from inference.small import ring_problem
 from msign import FitConfig, InverseProblem, LaplacePrior, Posterior, fit
 from msign.problems import likelihoods
@@ -20,7 +21,7 @@ with warnings.catch_warnings():
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
-QUICK = FitConfig(round_size=100, rounds=1, steps=20)
+QUICK = FitConfig(flow=SMALL_INFORMED, round_size=100, rounds=1, steps=20)
 
 
 def quick_fit(problem, out=None):

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from conformance import SMALL_INFORMED
 from helpers import killed_after
 from inference.small import growing_problem
 from msign import FitConfig, Simulator, fit
@@ -12,7 +13,9 @@ from msign.inference.run import Run
 from msign.inference.watch import Watch, clock, compilation_watch, most_left
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
-CONFIG = FitConfig(steps=5, rounds=2, round_size=100, certificate=100, tolerance=1e-9)
+CONFIG = FitConfig(
+    flow=SMALL_INFORMED, steps=5, rounds=2, round_size=100, certificate=100, tolerance=1e-9
+)
 
 
 def test_counts_are_those_of_the_moment():

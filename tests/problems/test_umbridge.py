@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import umbridge as package
 
+from conformance import SMALL_INFORMED
 from helpers import refused
-from msign import FitConfig, InverseProblem, LaplacePrior, fit
+from msign import FitConfig, Informed, InverseProblem, LaplacePrior, fit
 from msign.problems import SimulationError, Simulator, SimulatorUnavailable, umbridge
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -181,7 +182,8 @@ def test_what_does_not_fit_is_refused(server):
 
 
 def small_fit(problem):
-    config = FitConfig(round_size=60, rounds=2, steps=30)
+    flow = Informed(SMALL_INFORMED.config)
+    config = FitConfig(flow=flow, round_size=60, rounds=2, steps=30)
     return fit(problem, 700, 3, progress=False, config=config)
 
 

@@ -10,9 +10,10 @@ import distributed
 import numpy as np
 import pytest
 
+from conformance import SMALL_INFORMED
 from helpers import refused
 from inference.small import ROW
-from msign import FitConfig, InverseProblem, LaplacePrior, fit
+from msign import FitConfig, Informed, InverseProblem, LaplacePrior, fit
 from msign.problems import SimulationError, Simulator, SimulatorUnavailable, likelihoods
 from msign.problems import spread as spreading
 from msign.problems import workers as working
@@ -299,7 +300,8 @@ class FatalOnce:
 
 
 def small_fit(own, executor=None):
-    config = FitConfig(round_size=100, rounds=2, steps=30)
+    flow = Informed(SMALL_INFORMED.config)
+    config = FitConfig(flow=flow, round_size=100, rounds=2, steps=30)
     made = InverseProblem(ROW, own, [0.2, 0.1], noise_std=0.3, scales=2, chunk=25)
     return fit(made, 1500, 3, progress=False, config=config, executor=executor)
 

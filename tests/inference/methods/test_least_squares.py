@@ -53,8 +53,8 @@ def test_two_narrow_modes_are_learned_from_one_pool():
     """From the prior, along a bridge; the modes are 20 standard deviations apart."""
     rng = np.random.default_rng(seeded(1))
     # A pool that covers both modes: half of it prior, half normal with the modes' own width.
-    wide, near = rng.normal(size=4096), np.sign(rng.normal(size=4096)) * (2**0.5)
-    s = np.concatenate([wide, near + 0.05 * rng.normal(size=4096)])
+    wide, near = rng.normal(size=2048), np.sign(rng.normal(size=2048)) * (2**0.5)
+    s = np.concatenate([wide, near + 0.05 * rng.normal(size=2048)])
     normal = -0.5 * s**2 - 0.5 * np.log(2 * np.pi)
     modes = np.logaddexp(*(-0.5 * ((s - m) / 0.05) ** 2 for m in (2**0.5, -(2**0.5)))) - np.log(
         2 * 0.05 * np.sqrt(2 * np.pi)
