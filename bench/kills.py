@@ -80,6 +80,7 @@ class Trials:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            start_new_session=True,  # so that a signal can go to all processes of a run
         )
 
     def finish(self, process: "subprocess.Popen[str]") -> None:
@@ -106,7 +107,10 @@ class Trials:
         self.wait_for_files(process, out)
         moment = rng.uniform(0, self.seconds)
         time.sleep(moment)
-        process.send_signal(number)
+        if number == signal.SIGINT:
+            os.killpg(process.pid, number)  # as a terminal does
+        else:
+            process.send_signal(number)
         text = process.communicate(timeout=LONGEST)[0]
         ended = "was done" if process.returncode == 0 else f"ended with {process.returncode}"
         if number == signal.SIGINT and process.returncode and "--resume" not in text:
@@ -148,6 +152,8 @@ def main() -> None:
     parser.add_argument("--only", choices=("run", "refine"))
     parser.add_argument("--workers", type=int, default=0)
     options = parser.parse_args()
+    # A job in the background of a shell ignores Ctrl-C, and so would all processes that it starts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     rng = random.Random(options.seed)
     with tempfile.TemporaryDirectory() as folder:
         for kind in [options.only] if options.only else ["run", "refine"]:

@@ -4,6 +4,8 @@ import concurrent.futures
 import multiprocessing.pool
 import os
 import signal
+import subprocess
+import sys
 import time
 
 import distributed
@@ -326,3 +328,46 @@ def test_a_dask_worker_killed_in_the_middle_changes_nothing(cluster, tmp_path):
     np.testing.assert_array_equal(found.log_prob(x), whole.log_prob(x))
     weights = [p.certificates[2].log_weights for p in (found, whole)]
     np.testing.assert_array_equal(*weights)
+
+
+# --- a run that ends ------------------------------------------------------------------------------
+
+WITH_A_WORKER = """
+import os, time
+from msign.problems.workers import opened
+with opened(1) as workers:
+    print(workers.executor.submit(os.getpid).result(), flush=True)
+    time.sleep(600)
+"""
+
+
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_workers_of_a_killed_run_end_too():
+    """Nobody else would end them: they would wait for pieces for ever."""
+    run = subprocess.Popen([sys.executable, "-c", WITH_A_WORKER], stdout=subprocess.PIPE, text=True)
+    worker = int(run.stdout.readline())
+    run.kill()
+    run.wait()
+    try:
+        until = time.monotonic() + 60
+        while is_running(worker) and time.monotonic() < until:
+            time.sleep(0.1)
+        assert not is_running(worker)
+    finally:
+        if is_running(worker):
+            os.kill(worker, signal.SIGKILL)
+
+
+def test_ctrl_c_is_for_the_run_and_not_for_its_workers():
+    """A terminal sends it to all of them; the run itself says when it ends."""
+    with opened(1) as workers:
+        worker = workers.executor.submit(os.getpid).result()
+        os.kill(worker, signal.SIGINT)
+        assert workers.executor.submit(os.getpid).result() == worker

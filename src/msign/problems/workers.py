@@ -6,6 +6,8 @@ whatever an executor itself raises says that a worker, or the way to it, was los
 
 import functools
 import os
+import signal
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +22,7 @@ from msign.problems.failures import SimulatorUnavailable
 ATTEMPTS = 2  # of a piece whose worker is lost, before it is sent alone
 PAUSE = 0.5  # seconds between them
 FUNCTIONS_KEPT = 16  # that a worker does not have to unpack again
+LOOKED = 1.0  # seconds after which a worker looks whether its run is still there
 DASK_TIMEOUT = "30s"  # for the scheduler to answer
 
 Arrays = tuple[Any, ...]
@@ -228,10 +231,30 @@ class ProcessWorkers(Workers):
         """A pool; a file `signal.py` where it starts does not stand in for Python's own module."""
         import loky
 
-        return loky.ProcessPoolExecutor(self.processes, env={"PYTHONSAFEPATH": "1"})
+        return loky.ProcessPoolExecutor(
+            self.processes,
+            env={"PYTHONSAFEPATH": "1"},
+            initializer=_begin_work,
+            initargs=(os.getpid(),),
+        )
 
     def close(self) -> None:
         self.executor.shutdown(wait=True, kill_workers=True)
+
+
+def _begin_work(parent: int) -> None:
+    """In a worker: end when the run has ended, however that was, and leave Ctrl-C to it.
+
+    A terminal sends Ctrl-C to all processes, and a run that is killed cannot end its workers.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(LOOKED)
+    os._exit(1)
 
 
 class DaskWorkers(Workers):
