@@ -39,7 +39,7 @@ BUDGETS = {
     "threshold": 60_000,
     "cox": 60_000,
     "permeability": 120_000,
-    "volume": 100_000,
+    "volume": 20_000,
 }
 SEED = 0
 

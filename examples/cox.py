@@ -1,10 +1,10 @@
-"""A log-Gaussian Cox process: how dense are trees, where some 200 of them were counted?
+"""A log-Gaussian Cox process: the density of trees, of which some 200 were counted.
 
     msign run examples/cox.py --budget 6e4 --out runs/cox
 
-Events are counted in each of 20 x 20 cells. The logarithm of their density is a Gaussian field; given
-it, counts are Poisson distributed. There is a count in every cell, so that `fit` chooses a flow
-of all cells (`Cellwise`).
+Trees are counted in each of 20 x 20 cells. The logarithm of their density is a Gaussian field;
+given it, counts are Poisson distributed. There is a count in every cell, so that `fit` chooses a
+flow of all cells (`Cellwise`).
 """
 
 import jax.numpy as jnp

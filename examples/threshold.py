@@ -1,4 +1,4 @@
-"""Ground that is wet or dry at 100 places: where does the water stand?
+"""Wet or dry: where the water stands, from answers at 100 places.
 
     msign run examples/threshold.py --budget 6e4 --out runs/threshold
 

@@ -1,14 +1,19 @@
-"""The options of all commands as tables, put where a page says [commands] (a hook of MkDocs)."""
+"""What MkDocs puts into pages: the options of all commands, and files of code."""
 
+import pathlib
+import re
 from typing import Any
 
 import typer
 
 PLACE = "[commands]"
+FILE = re.compile(r'^--8<-- "(.+)"$', re.MULTILINE)
+ROOT = pathlib.Path(__file__).parents[1]
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Replace the place by the tables."""
+    """Replace places by what belongs there."""
+    markdown = FILE.sub(lambda found: (ROOT / found[1]).read_text().rstrip(), markdown)
     if PLACE not in markdown:
         return markdown
     from msign.cli import app
