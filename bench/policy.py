@@ -95,7 +95,7 @@ THRESHOLDS = {
     "default": Without(),
     "bridge_ess: no bridge": Without(fit={"bridge_ess": 1e-6}),
     "coarse_tolerance: as the finest": Without(fit={"coarse_tolerance": 1e-4}),
-    "patience: none": Without(fit={"patience": 0}),
+    "patience: 1": Without(fit={"patience": 1}),
     "patience: endless": Without(fit={"patience": 100}),
     "PROGRESS: any": Without(constants={(STAGE, "PROGRESS"): 0.0}),
     "give_up: never": Without(fit={"give_up": NEVER}),
