@@ -10,7 +10,7 @@ from scipy import stats
 from conformance import SMALL_INFORMED
 from helpers import seeded
 from inference.small import linear_problem, with_data
-from msign import FitConfig, InverseProblem, LaplacePrior, Pool, fit, likelihoods
+from msign import FitConfig, InverseProblem, LaplacePrior, fit, likelihoods
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -24,8 +24,7 @@ LEVEL = 1e-4
 # A problem whose posteriors are not Gaussian has to be trained: few cells, one scale. How far that
 # gets is not for this test: draws are corrected by their weights.
 CANDIDATES = 500
-METHOD = Pool(steps=100, fitted=512, iterations=10)
-TRAINED = dataclasses.replace(CONFIG, method=METHOD, round_size=100, rounds=3)
+TRAINED = dataclasses.replace(CONFIG, round_size=100, steps=100, rounds=3)
 LIKELIHOODS = {
     "Bernoulli": likelihoods.Bernoulli(),
     "StudentT": likelihoods.StudentT(NOISE, 3),
