@@ -28,7 +28,8 @@ from msign.weights import normalised
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 SMALL = Informed(InformedConfig(blocks=4, splines=4, hidden=16, knots=8), samples=100)
-QUICK = FitConfig(flow=SMALL, method=Pool(fitted=1024, iterations=20), rounds=4)
+METHOD = Pool(steps=100, batch=512, fitted=1024, iterations=20)
+QUICK = FitConfig(flow=SMALL, method=METHOD, rounds=4)
 BUDGET = 8_000
 PROBLEM = synthetic(4, inflate=0)
 KEYS = {
