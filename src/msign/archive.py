@@ -74,7 +74,7 @@ def atomic_write(path: str | os.PathLike[str]) -> Any:
         return
     path = os.fspath(path)
     folder = os.path.dirname(path) or "."
-    temporary = None
+    temporary: str | None = None
     try:
         handle, temporary = tempfile.mkstemp(prefix=os.path.basename(path) + ".", dir=folder)
         with os.fdopen(handle, "wb") as file:
