@@ -74,8 +74,9 @@ def atomic_write(path: str | os.PathLike[str]) -> Any:
         return
     path = os.fspath(path)
     folder = os.path.dirname(path) or "."
-    handle, temporary = tempfile.mkstemp(prefix=os.path.basename(path) + ".", dir=folder)
+    temporary: str | None = None
     try:
+        handle, temporary = tempfile.mkstemp(prefix=os.path.basename(path) + ".", dir=folder)
         with os.fdopen(handle, "wb") as file:
             yield file
             file.flush()
@@ -83,8 +84,9 @@ def atomic_write(path: str | os.PathLike[str]) -> Any:
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
     except BaseException as error:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
+        if temporary is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
         if isinstance(error, OSError):
             raise OSError(
                 f"{path} could not be written, what it held before is intact: {error}"

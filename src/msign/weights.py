@@ -10,6 +10,8 @@ from typing import Protocol
 import numpy as np
 from jaxtyping import ArrayLike
 
+HEAVY = 0.7  # k-hat from which the tail of weights is heavy
+
 
 @dataclasses.dataclass(frozen=True)
 class WeightReport:
@@ -49,15 +51,19 @@ class WeightReport:
         return self.jeffreys + self.lost
 
     @property
+    def poor(self) -> bool:
+        """Whether the weights say nothing, not even what part of the posterior is missing."""
+        return is_poor(self.ess_fraction, self.khat, self.worst)
+
+    @property
     def grade(self) -> str:
         """GOOD, ROUGH or NOT RELIABLE: whether samples and weights can be trusted.
 
         A heavy tail (k-hat) counts where the largest weights are large in themselves; single
         samples far off the posterior (`lowest`) count although they leave no trace in the ESS.
         """
-        heavy = self.khat > 0.7
-        poor = self.ess_fraction < 0.01 or (heavy and self.worst > np.log(20))
-        if self.lost > 0 or poor or not np.isfinite(self.log_evidence):
+        heavy = self.khat > HEAVY
+        if self.lost > 0 or self.poor or not np.isfinite(self.log_evidence):
             return "NOT RELIABLE"
         if self.ess_fraction < 0.1 or (heavy and self.worst > np.log(5)) or self.lowest < -30:
             return "ROUGH"
@@ -70,13 +76,18 @@ class WeightReport:
             f"{self.grade}: effective sample size {100 * self.ess_fraction:.3g} percent, k-hat "
             f"{self.khat:.2f}, log-weights from {self.lowest:.3g} to {self.worst:.3g}"
         )
-        if self.lost > 0:
+        if self.lost > 0 and not self.poor:
             return (
                 f"{figures}, but fields simulated in training carry {np.exp(self.lost):.3g} times "
                 "the mass of these samples: the model has lost a mode."
             )
         if self.grade == "NOT RELIABLE":
             return f"{figures}. Neither samples nor weights describe the posterior."
+        if self.grade == "ROUGH" and self.lowest == -np.inf:
+            return (
+                f"{figures}. Some samples cannot be simulated: they have no weight, so use "
+                "importance-corrected ones."
+            )
         if self.grade == "ROUGH":
             return (
                 f"{figures}. Use importance-corrected samples, and expect slow convergence of "
@@ -86,6 +97,11 @@ class WeightReport:
             f"{figures}; importance weights correct the rest. (A mode that the model never visits "
             "leaves no trace in its own weights.)"
         )
+
+
+def is_poor(ess_fraction: float, khat: float, worst: float) -> bool:
+    """Whether weights of that effective size, tail and largest log-weight say nothing."""
+    return bool(ess_fraction < 0.01 or (khat > HEAVY and worst > np.log(20)))
 
 
 def normalised(log_weights: ArrayLike) -> np.ndarray:

@@ -105,6 +105,23 @@ def test_a_lost_mode_says_how_much_is_missing_and_that_refining_is_no_help():
     assert "cannot" in found.steps[0] and "--budget 40000 --seed 7" in found.steps[0]
 
 
+def test_evidence_that_poor_weights_lack_is_no_lost_mode():
+    """An untrained model has found none of it yet."""
+    assert words({**UNTRAINED, "lost_evidence": 20.0}) == words(UNTRAINED)
+
+
+def test_what_costs_less_is_said_first():
+    dear = {**UNTRAINED, "try": {**UNTRAINED["try"], "refine_budget": 500_000}}
+    first, second = words(dear).steps
+    assert first.startswith("Train longer: `--budget 40000`")
+    assert second.startswith("Or go on from these samples")
+
+
+def test_samples_that_cannot_be_simulated_are_said_in_words():
+    assert "some of them lie where simulations fail" in words(REJECTED).doubt[1]
+    assert "inf" not in everything(words(REJECTED)).split()
+
+
 def test_rejected_simulations_are_said_with_their_number_whatever_the_grade():
     for summary in (REJECTED, {**GOOD, "failures": 500}, {**UNTRAINED, "failures": 500}):
         found = words(summary)

@@ -92,7 +92,7 @@ def factor_needed(rounds: list[dict[str, Any]], tolerance: float) -> float | Non
 def next_step(report: WeightReport, numbers: Remedies) -> str:
     """What to try next where a certificate is not good: one sentence with its numbers."""
     fit = f"budget={numbers.fit_budget}"
-    if report.lost > 0:
+    if report.lost > 0 and not report.poor:
         return f"Fit again with {fit} and seed={numbers.fit_seed}."
     if report.grade == "GOOD":
         return ""

@@ -6,6 +6,8 @@ import pathlib
 import shlex
 from typing import Any
 
+import numpy as np
+
 from msign.inference import Posterior
 from msign.report import markup
 from msign.report.contents import SAMPLES, Contents, contents_of
@@ -14,8 +16,9 @@ from msign.report.markup import Html, captioned, joined, section, tag
 from msign.report.page import certificate, film, heading, tiles, write_page
 from msign.report.posterior import all_figures, write_figures
 from msign.report.style import as_svg
-from msign.report.words import words
+from msign.report.words import grade_of, words
 from msign.rundir import RunDirectory
+from msign.weights import HEAVY
 
 
 def write_report(posterior: Posterior, run: str | os.PathLike[str]) -> pathlib.Path:
@@ -58,12 +61,8 @@ def numbers(contents: Contents, run: str | os.PathLike[str]) -> Html:
     allowed = f"of {_count(budget)} allowed" if isinstance(budget, int) else "forward simulations"
     items = [
         ("Effective sample size", f"{100 * s['ess_fraction']:.3g} %", "what samples are worth"),
-        ("k-hat", f"{s['khat']:.2f}", "tail of weights; above 0.7 is heavy"),
-        (
-            "Jeffreys divergence",
-            f"{s['jeffreys']:.2g}",
-            f"± {s['jeffreys_stderr']:.1g} nats from the posterior",
-        ),
+        ("k-hat", f"{s['khat']:.2f}", _about_tail(s)),
+        ("Jeffreys divergence", *_about_divergence(s)),
         ("Log evidence", f"{s['log_evidence']:.4g}", f"± {s['log_evidence_stderr']:.1g}"),
         ("Simulations", _count(s["nfs"]), allowed),
         ("Time", _duration(s["seconds"]), f"{s['seconds'] / max(s['nfs'], 1) * 1e3:.3g} ms each"),
@@ -72,6 +71,22 @@ def numbers(contents: Contents, run: str | os.PathLike[str]) -> Html:
     rows = [(n, v) for n, v in rows if n != "stages"]
     full = tag("details", tag("summary", "All numbers"), markup.facts(rows))
     return tag("section", tiles(items), full, id="summary")
+
+
+def _about_tail(summary: dict[str, Any]) -> str:
+    """What k-hat means: a heavy tail of weights that are all alike does no harm."""
+    largest = np.exp(summary["worst_log_weight"])
+    if summary["khat"] > HEAVY and grade_of(summary) == "GOOD":
+        return f"heavy, but harmless: no weight above {largest:.3g} times the mean"
+    return f"tail of weights; above {HEAVY} is heavy"
+
+
+def _about_divergence(summary: dict[str, Any]) -> tuple[str, str]:
+    """The divergence and its error; infinite where samples are impossible."""
+    if np.isfinite(summary["jeffreys"]):
+        error = f"± {summary['jeffreys_stderr']:.1g} nats from the posterior"
+        return f"{summary['jeffreys']:.2g}", error
+    return "infinite", "some samples cannot be simulated"
 
 
 def fields(contents: Contents, figures: dict[str, Html]) -> Html:

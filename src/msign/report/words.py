@@ -6,7 +6,10 @@ Everything is a function of the summary, so that one summary always gives the sa
 import math
 from typing import Any, NamedTuple
 
+from msign.weights import is_poor
+
 SOUND_ESS = 0.1  # effective sample size, as a part, from which a coarse stage is worth showing
+WEIGHTS = ("ess_fraction", "khat", "worst_log_weight")  # that tell whether weights say anything
 SURPRISING = 4.0  # standard errors from which a mean square of residuals is no accident
 
 
@@ -60,7 +63,8 @@ def words(summary: dict[str, Any], misfit: Misfit | None = None, run: str = "RUN
         run: The run's directory, for commands.
     """
     grade = grade_of(summary)
-    if summary.get("lost_evidence", 0.0) > 0:
+    lost = summary.get("lost_evidence", 0.0) > 0
+    if lost and not is_poor(*(summary[name] for name in WEIGHTS)):
         found = _lost_mode(summary)
     elif not math.isfinite(summary["log_evidence"]):
         found = _without_simulations()
@@ -104,9 +108,14 @@ def _good(summary: dict[str, Any], run: str) -> Words:
 def _rough(summary: dict[str, Any], run: str) -> Words:
     ess, numbers = summary["ess_fraction"], summary["try"]
     one_in = max(1, round(1 / ess))
-    counts = f"one in {one_in} counts" if one_in > 1 else "nearly all of them count"
+    counts = f"one in {one_in} counts" if one_in > 1 else "nearly all count"
     doubt = []
-    if ess < SOUND_ESS:
+    if summary["lowest_log_weight"] == -math.inf:
+        doubt.append(
+            "Samples without their weights: some of them lie where simulations fail, and weigh "
+            "nothing."
+        )
+    elif ess < SOUND_ESS:
         doubt.append("Samples without their weights: they are not spread as the posterior is.")
     else:
         doubt.append(
@@ -119,7 +128,7 @@ def _rough(summary: dict[str, Any], run: str) -> Words:
         "Usable with importance weights, not without.",
         [
             f"Means and standard deviations of weighted samples, of which {counts} (effective "
-            f"sample size {100 * summary['ess_fraction']:.2g} percent).",
+            f"sample size {100 * ess:.2g} percent).",
             "The log evidence "
             f"{summary['log_evidence']:.4g} ± {summary['log_evidence_stderr']:.2g}.",
         ],
@@ -144,11 +153,14 @@ def _unreliable(summary: dict[str, Any], run: str) -> Words:
         )
     numbers = summary["try"]
     fields = numbers["fields"]
-    steps = [
-        _refine_step(summary, run),
-        f"Or train longer: `--budget {numbers['fit_budget']}`; this run used "
-        f"{_number(summary['nfs'])} simulations.",
-    ]
+    longer = (
+        f"Train longer: `--budget {numbers['fit_budget']}`; this run used "
+        f"{_number(summary['nfs'])} simulations."
+    )
+    steps = [_refine_step(summary, run), longer]
+    if numbers["fit_budget"] < numbers["refine_budget"]:
+        steps.reverse()  # what costs less stands first
+    steps[1] = f"Or {steps[1][0].lower()}{steps[1][1:]}"
     return Words(
         "NOT RELIABLE",
         "Do not use these samples: training did not reach the posterior.",

@@ -215,6 +215,8 @@ def _exact_gaussian(probe: Probe, lifted: np.ndarray) -> tuple[np.ndarray, Chain
     Where gradients are linear in the field, the posterior is Gaussian and follows from them. It is
     taken for that if its density explains the log-likelihoods of all fields of the probe.
     """
+    if not np.all(np.isfinite(probe.log_likelihood)):
+        return None  # fields that are impossible
     most = max(1, min(len(probe.gradients) // ROWS_PER_DIRECTION - 1, len(lifted)))
     informed = subspace_from_gradients(probe.gradients, most, NOTHING, span=probe.span)
     basis = align(informed.basis, lifted)
