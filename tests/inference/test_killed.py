@@ -1,5 +1,6 @@
 """Runs that end early, at any moment: killed by the system, a disk that takes no more."""
 
+import errno
 import functools
 import json
 import os
@@ -202,6 +203,29 @@ def test_a_full_disk_leaves_the_last_checkpoint(tmp_path, monkeypatch):
             run("two scales", config, tmp_path)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    monkeypatch.undo()
+    assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == held
+    assert_same(run("two scales", config, tmp_path, resume=True), "two scales", config)
+
+
+def test_a_directory_made_read_only_leaves_the_last_checkpoint(tmp_path, monkeypatch):
+    config, saves, held = config_of(rounds=2), 0, {}
+    save = FitFiles.save_checkpoint
+
+    def read_only(*_, **__):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    def protected(self, *arguments):
+        nonlocal saves
+        saves += 1
+        if saves == 2:
+            held.update({p.name: p.read_bytes() for p in tmp_path.iterdir()})
+            monkeypatch.setattr("tempfile.mkstemp", read_only)  # root may write wherever it likes
+        save(self, *arguments)
+
+    monkeypatch.setattr(FitFiles, "save_checkpoint", protected)
+    with pytest.raises(OSError, match=r"checkpoint.npz could not be written.* intact.*Read-only"):
+        run("two scales", config, tmp_path)
     monkeypatch.undo()
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == held
     assert_same(run("two scales", config, tmp_path, resume=True), "two scales", config)

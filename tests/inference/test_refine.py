@@ -2,6 +2,7 @@
 
 import functools
 import json
+import resource
 
 import jax.numpy as jnp
 import numpy as np
@@ -300,6 +301,29 @@ def test_killed_before_the_first_checkpoint(tmp_path, monkeypatch):
         patch.setattr(Sampler, "start", dying)
         run()
     assert_same(run(resume=True), posterior.refine(40, 20_000, seeded(12), options))
+
+
+def test_a_disk_that_is_full_and_a_checkpoint_that_is_cut(tmp_path):
+    """Each a clear error; what there was before is intact, and the refinement goes on from it."""
+    posterior, options = posterior_of(two_modes()), SMC("pcn", particles=100)
+    run = functools.partial(posterior.refine, 40, 20_000, seeded(12), options)
+    with killed_after(RefineFiles, 1):
+        run(tmp_path)
+    checkpoint = tmp_path / "checkpoint.npz"
+    whole = checkpoint.read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))  # files of more than 1000 bytes
+    try:
+        with pytest.raises(OSError, match=r"checkpoint.npz could not be written.* intact"):
+            run(tmp_path, resume=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert checkpoint.read_bytes() == whole
+    checkpoint.write_bytes(whole[: len(whole) // 2])
+    with refused(checkpoint, "damaged", "delete it to go on from the flow"):
+        run(tmp_path, resume=True)
+    checkpoint.unlink()
+    assert_same(run(tmp_path, resume=True), run())
 
 
 def test_another_refinement_is_not_resumed(tmp_path):
