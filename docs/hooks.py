@@ -7,7 +7,7 @@ from typing import Any
 import typer
 
 PLACE = "[commands]"
-FILE = re.compile(r'^--8<-- "(.+)"$', re.MULTILINE)
+FILE = re.compile(r"^# file: (\S+)$", re.MULTILINE)
 ROOT = pathlib.Path(__file__).parents[1]
 
 

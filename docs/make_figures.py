@@ -188,7 +188,7 @@ def permeability() -> Figure:
 def volume() -> Figure:
     shown = run_of("volume")
     assert shown.truth is not None
-    figure, grid = new(4, 3)
+    figure, grid = new(4, 3, height=1.9)
     prior = shown.posterior.prior
     values = Scale("RdBu_r", -1.0, 1.0)
     spread = Scale("viridis", 0.0, shown.std.max())
