@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from msign.cli_errors import one_line_errors
+from msign.cli_options import whole_number
 
 ALL = "msign,hmc,nuts,pcn,slice,smc,ismc,svgd,psvgd,asvgd,laplace"
 
@@ -17,7 +18,11 @@ def compare(
     methods: Annotated[str, typer.Option(help="Separated by commas.")] = ALL,
     budget: Annotated[
         int | None,
-        typer.Option(help="Simulations of each method [800000; elliptic: 500000]."),
+        typer.Option(
+            help="Simulations of each method [800000; elliptic: 500000].",
+            parser=whole_number,
+            metavar="N",
+        ),
     ] = None,
     size: Annotated[int | None, typer.Option(help="Cells per side (built-in problems).")] = None,
     hard: Annotated[bool | None, typer.Option(help="The hard variant (elliptic).")] = None,

@@ -10,7 +10,7 @@ from msign.cli_errors import one_line_errors
 from msign.cli_options import whole_number
 
 ALL = "glow,msign-snn,msign-kl-s,msign-kl,msign-as-s,msign-as,msign"
-Quick = Annotated[bool, typer.Option("--quick", help="16 x 16 cells, minutes instead of days.")]
+Quick = Annotated[bool, typer.Option("--quick", help="16 x 16 cells, small networks and budgets.")]
 
 
 def register(app: typer.Typer) -> None:

@@ -8,6 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from msign.cli import app
+from msign.experiments.compare import as_known
+from msign.problems import elliptic, synthetic
 
 runner = CliRunner()
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -137,3 +139,10 @@ def test_a_page_inside_a_document(comparison, tmp_path):
     document.write_text("no marks")
     refused = compared(out, "--report", "--into", str(document))
     assert refused.exit_code == 1 and "begin out" in refused.output
+
+
+def test_coarse_scales_are_those_that_exact_samples_are_known_of():
+    """Inflated noise makes another posterior of a coarse scale than the reference has."""
+    problem = synthetic(4, inflate=20)
+    assert as_known(problem).inflate == 0 and as_known(problem).reference is problem.reference
+    assert as_known(elliptic(16, inflate=20)).inflate == 20

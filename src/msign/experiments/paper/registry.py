@@ -71,7 +71,7 @@ def list_lines() -> list[str]:
     return [
         *(f"{i.command:{width}s}  {i.where:{where}s}  {i.what}" for i in ITEMS),
         "",
-        "msign paper all makes all of them; with --quick at 16 x 16 cells, in minutes",
+        "msign paper all makes all of them; with --quick at 16 x 16 cells",
     ]
 
 
