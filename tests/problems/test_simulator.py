@@ -2,6 +2,7 @@
 
 import sys
 
+import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
@@ -349,3 +350,26 @@ def test_a_part_of_the_budget():
     assert (limited.nfs, limited.left) == (4, 6)
     with limited.limited(100):
         assert limited.left == 6
+
+
+def test_few_programs_estimate_the_error_of_coarse_scales():
+    """A program for the draws, and two for each scale: array operations of their own are slow."""
+    compiled = []
+
+    def listen(event, _, **__):
+        if event.endswith("backend_compile_duration"):
+            compiled.append(event)
+
+    problem = InverseProblem(LaplacePrior((20, 12), 0.3, 2.0), nothing_but_numpy, [1.0], 0.1)
+    simulator = Simulator(problem)
+    jax.clear_caches()
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        simulator.prepare()
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+    assert problem.scales == 2 < len(compiled) <= 1 + 3 * problem.scales
+
+
+def nothing_but_numpy(x):
+    return np.asarray(x).mean((1, 2))[:, None]

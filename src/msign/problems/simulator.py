@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -17,7 +18,9 @@ from jaxtyping import ArrayLike, PRNGKeyArray
 
 from msign import checks
 from msign.devices import shared_out
+from msign.lattice import Lattice
 from msign.noise import normal, on_device
+from msign.priors import Prior
 from msign.problems.at_scale import ScaleModel
 from msign.problems.data_likelihood import DataLikelihood, Inflation
 from msign.problems.failures import SimulationRaised, SimulatorUnavailable
@@ -352,10 +355,10 @@ class Simulator:
         failures = self.failures
         self._spend(self._cost_of_inflation(1))
         assert problem.noise_cov is not None  # or the problem would not have its noise inflated
-        x = problem.prior.sample(jr.key(INFLATION_SEED), problem.inflate)
+        x = _sampled(problem.prior, jr.key(INFLATION_SEED), problem.inflate)
         fine = self._observe_draws(self._model(problem.scales), x)
         for scale in range(problem.scales - 1, 0, -1):
-            x = problem.priors[scale].lattice.pool(x)
+            x = _pooled(problem.priors[scale].lattice, x)
             error = fine - self._observe_draws(self._model(scale), x)
             error = error[np.isfinite(error).all(1)]
             known = len(error) > 1
@@ -370,14 +373,19 @@ class Simulator:
 
         Rows of a field that is rejected are not finite.
         """
-        u = np.asarray(model.prior.whiten(jnp.asarray(x)))
+
+        def whitened() -> np.ndarray:
+            return np.asarray(model.prior.whiten(jnp.asarray(x)))
+
         try:
             observed = self._observe(model, x, self.problem.on_failure == "reject")
         except Exception as error:
             if model.traceable:
                 raise
-            raise self._raised(model, u, 0, error) from error
-        self._reject(model, u, 0, ~np.isfinite(observed).all(1))
+            raise self._raised(model, whitened(), 0, error) from error
+        bad = ~np.isfinite(observed).all(1)
+        if bad.any():
+            self._reject(model, whitened(), 0, bad)
         return observed
 
     def _cost_of_inflation(self, scale: int) -> int:
@@ -457,3 +465,14 @@ def _check_batch(name: str, a: ArrayLike, axes: int) -> None:
         raise ValueError(f"{name} must be a batch of fields with one leading axis, got {shape}")
     if shape[0] == 0:
         raise ValueError(f"{name} must hold at least one field, got none")
+
+
+@eqx.filter_jit
+def _sampled(prior: Prior, key: PRNGKeyArray, n: int) -> jax.Array:
+    """Fields of a prior, by one program where its parts would be a dozen."""
+    return prior.sample(key, n)
+
+
+@eqx.filter_jit
+def _pooled(lattice: Lattice, x: jax.Array) -> jax.Array:
+    return lattice.pool(x)
