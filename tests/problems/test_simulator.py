@@ -368,7 +368,7 @@ def test_few_programs_estimate_the_error_of_coarse_scales():
         simulator.prepare()
     finally:
         jax.monitoring.unregister_event_duration_listener(listen)
-    assert problem.scales == 2 < len(compiled) <= 1 + 3 * problem.scales
+    assert 0 < len(compiled) <= 1 + 3 * problem.scales
 
 
 def nothing_but_numpy(x):
