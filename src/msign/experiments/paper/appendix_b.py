@@ -9,7 +9,7 @@ from msign.experiments.paper.base import Context, Made
 MU, SIGMA = 1.5, 0.25  # the paper's
 NAMES = {"reverse_kl": "KL(p || q)", "forward_kl": "KL(q || p)", "jeffreys": "Jeffreys"}
 LEVELS = 25
-NEAR = 0.1  # of a centre, to be called that of q
+NEAR = 0.1  # of the centres of q, to be called those
 
 
 def landscapes(context: Context) -> Made:
@@ -33,7 +33,7 @@ def landscapes(context: Context) -> Made:
 
 
 def _is_global(minimum: tuple[float, float]) -> bool:
-    return sorted(np.round(np.array(minimum) / MU * (1 - NEAR / 10))) == [-1, 1]
+    return bool(np.allclose(sorted(minimum), (-MU, MU), atol=NEAR))
 
 
 def _figure(found: Landscape) -> Figure:
