@@ -1,5 +1,6 @@
 """Figures of a comparison: marginals along the critical direction, errors of moments."""
 
+import textwrap
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ from matplotlib.figure import Figure
 from msign.report.comparison import CONFIDENCE, LABELS, MOMENTS, Comparison
 
 BINS = 50
+LETTERS = 13  # of a title to an inch of a figure
 SHIFT = 0.03  # between methods at one scale, so that bars do not hide each other
 
 
@@ -37,10 +39,9 @@ def marginals_figure(found: Comparison) -> Figure:
     for axis, method in zip(axes[0], methods, strict=True):
         axis.set_title(LABELS[method], fontsize="small")
     source = found.critical[found.scales[-1]]["source"]
-    figure.suptitle(
-        f"{found.title()}\nMarginal along the critical direction; lines: seeds; grey: {source}",
-        fontsize="small",
-    )
+    what = f"Marginal along the critical direction; lines: seeds; grey: {source}"
+    wrapped = textwrap.fill(what, int(LETTERS * figure.get_figwidth()))
+    figure.suptitle(f"{found.title()}\n{wrapped}", fontsize="small")
     return figure
 
 
