@@ -24,8 +24,6 @@ from msign.problems.simulator import BudgetExceeded
 from msign.weights import ess_fraction, pareto_khat
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
-# Standard errors, which families tell up to a factor of one and a half (below): three true ones.
-SIGMAS = 5
 
 
 def posterior_of(problem: InverseProblem, network: MsIGN | None = None) -> Posterior:
@@ -74,11 +72,11 @@ def test_two_modes_from_the_prior(moves):
     options = SMC(moves, particles=400, sweeps=20)
     found = posterior.refine(400, 200_000, seeded(2), options)
     reference = problem.reference
-    assert abs(found.log_evidence - reference.log_evidence()) < SIGMAS * found.log_evidence_stderr
+    assert abs(found.log_evidence - reference.log_evidence()) < 3 * found.log_evidence_stderr
     assert found.log_evidence_stderr < 0.3
     t = reference.critical_values(np.asarray(problem.prior.whiten(jnp.asarray(found.fields))))
     right = t > -0.05
-    assert abs(right.mean() - reference.mode_fractions()[1]) < SIGMAS * found.stderr(right)
+    assert abs(right.mean() - reference.mode_fractions()[1]) < 3 * found.stderr(right)
     np.testing.assert_allclose(found.mode_fractions[-1], right.mean(), atol=0.1)
     assert len(found.mode_fractions) == 2 and sum(found.mode_fractions) == pytest.approx(1)
     assert found.distinct > 50 and found.acceptance > 0.1
@@ -92,15 +90,15 @@ def test_moments_of_a_gaussian_posterior(moves):
     mean, covariance = gaussian_posterior(problem, 1)
     found = posterior_of(problem).refine(800, 200_000, seeded(3), SMC(moves=moves))
     u = np.asarray(prior.whiten(jnp.asarray(found.fields)))
-    assert np.all(np.abs(u.mean(0) - mean) < SIGMAS * found.stderr(u))
+    assert np.all(np.abs(u.mean(0) - mean) < 5 * found.stderr(u))
     squares = (u - mean) ** 2
-    assert np.all(np.abs(squares.mean(0) - np.diag(covariance)) < SIGMAS * found.stderr(squares))
+    assert np.all(np.abs(squares.mean(0) - np.diag(covariance)) < 5 * found.stderr(squares))
     # Along what the data say, where the prior is wrong by far.
     stiff = np.linalg.eigh(covariance)[1][:, 0]
     along = ((u - mean) @ stiff) ** 2
-    assert abs(along.mean() - stiff @ covariance @ stiff) < SIGMAS * found.stderr(along)
+    assert abs(along.mean() - stiff @ covariance @ stiff) < 4 * found.stderr(along)
     error = found.log_evidence - gaussian_evidence(problem)
-    assert abs(error) < SIGMAS * found.log_evidence_stderr
+    assert abs(error) < 3 * found.log_evidence_stderr
 
 
 def test_standard_errors_are_those_of_repeated_runs():
@@ -141,9 +139,9 @@ def test_every_flow_leads_to_the_same_posterior(name, moves):
     problem = linear_problem(LaplacePrior((8,), alpha=0.2, beta=2.0), 2, noise=0.1, scales=1)
     posterior = poor_flow(problem, name)
     found = posterior.refine(200, 100_000, seeded(5), SMC(moves=moves, particles=400))
-    assert abs(found.log_evidence - gaussian_evidence(problem)) < SIGMAS * found.log_evidence_stderr
+    assert abs(found.log_evidence - gaussian_evidence(problem)) < 3 * found.log_evidence_stderr
     mean, u = gaussian_posterior(problem, 1)[0], problem.prior.whiten(jnp.asarray(found.fields))
-    assert np.all(np.abs(np.mean(u, 0) - mean) < SIGMAS * found.stderr(u))
+    assert np.all(np.abs(np.mean(u, 0) - mean) < 5 * found.stderr(u))
 
 
 def test_a_mode_that_the_flow_has_lost_is_told_by_the_evidence():
@@ -168,7 +166,7 @@ def test_a_coarse_stage_is_refined_to_its_own_posterior():
     found = coarse.refine(300, 50_000, seeded(6))
     assert found.fields.shape == (300, 4, 4)
     exact = problem.reference.log_evidence(2)
-    assert abs(found.log_evidence - exact) < SIGMAS * found.log_evidence_stderr
+    assert abs(found.log_evidence - exact) < 3 * found.log_evidence_stderr
 
 
 # --- simulations of any kind ----------------------------------------------------------------------
@@ -199,7 +197,7 @@ def test_a_numpy_forward_map_without_derivative():
     assert forward.fields - before == found.nfs <= 20_000
     jax_found = posterior_of(ring_problem()).refine(100, 20_000, seeded(7), SMC(particles=200))
     error = np.hypot(found.log_evidence_stderr, jax_found.log_evidence_stderr)
-    assert abs(found.log_evidence - jax_found.log_evidence) < SIGMAS * error
+    assert abs(found.log_evidence - jax_found.log_evidence) < 3 * error
     with refused("moves must not be 'langevin': the forward map has no derivative"):
         posterior_of(problem).refine(100, 20_000, 0, SMC(moves="langevin"))
 
@@ -214,7 +212,7 @@ def test_rejected_simulations_count_as_impossible_fields():
     u = rng.normal(size=(200_000, 4))
     weights = np.exp(Simulator(problem).evaluate(u, 1).log_likelihood)
     exact, stderr = np.log(weights.mean()), weights.std() / weights.mean() / np.sqrt(len(weights))
-    assert abs(found.log_evidence - exact) < SIGMAS * np.hypot(found.log_evidence_stderr, stderr)
+    assert abs(found.log_evidence - exact) < 3 * np.hypot(found.log_evidence_stderr, stderr)
     nothing = ring_problem(forward=Ring(fails=-1.0), on_failure="reject")
     with pytest.raises(RuntimeError, match="no simulation of the flow's draws succeeded"):
         posterior_of(nothing).refine(10, 1000)
@@ -249,7 +247,7 @@ def test_a_refinement_that_ended_early_goes_on_with_a_larger_budget(tmp_path):
     found = posterior.refine(50, 50_000, seeded(11), options, tmp_path, resume=True)
     assert found.temperatures[-1] == 1 and found.nfs > 350
     error = found.log_evidence - two_modes().reference.log_evidence()
-    assert abs(error) < SIGMAS * found.log_evidence_stderr
+    assert abs(error) < 3 * found.log_evidence_stderr
 
 
 def test_temperatures_to_come():
