@@ -98,7 +98,7 @@ THRESHOLDS = {
     "patience: 1": Without(fit={"patience": 1}),
     "patience: endless": Without(fit={"patience": 100}),
     "PROGRESS: any": Without(constants={(STAGE, "PROGRESS"): 0.0}),
-    "give_up: never": Without(fit={"give_up": NEVER}),
+    "go_back: never": Without(fit={"go_back": False}),
     "SLOWED: never": Without(constants={(STAGE, "SLOWED"): 1.0}),
     "clip_norm: never": Without(pool={"clip_norm": NEVER}, emulator={"clip_norm": NEVER}),
     "WARM_UP: none": Without(constants={("training", "WARM_UP"): 1e-6}),

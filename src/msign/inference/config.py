@@ -41,8 +41,7 @@ class FitConfig:
             this for each variable.
         patience: A stage ends after more rounds than this without improvement; each of them
             halves the learning rate.
-        give_up: A model whose divergence is this many times the lowest so far, and a nat, is given
-            up: the stage goes on from its best model.
+        go_back: Whether a stage goes on from its best model after an update that made it worse.
         certificate: Fields simulated at the end for the certificate, part of the budget; None: a
             twentieth of the budget, between 200 and 20,000.
         checkpoint_rounds: Rounds between checkpoints.
@@ -60,7 +59,7 @@ class FitConfig:
     tolerance: float = 1e-3
     coarse_tolerance: float = 3e-3
     patience: int = 3
-    give_up: float = 3.0
+    go_back: bool = True
     certificate: int | None = None
     checkpoint_rounds: int = 1
 
@@ -80,7 +79,7 @@ class FitConfig:
         for name in ("round_size", "certificate"):
             if getattr(self, name) is not None:
                 checks.integer(name, getattr(self, name), 16)
-        for name in ("tolerance", "coarse_tolerance", "give_up"):
+        for name in ("tolerance", "coarse_tolerance"):
             checks.positive(name, getattr(self, name))
         if not 0 < checks.finite("bridge_ess", self.bridge_ess) < 1:
             raise ValueError(f"bridge_ess must be in (0, 1), got {self.bridge_ess!r}")

@@ -1,7 +1,6 @@
 """The learned posterior: samples, densities, corrections, and an honest certificate."""
 
 import os
-import pathlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,41 +12,26 @@ from jaxtyping import Array, ArrayLike
 
 from msign import checks, passes
 from msign.devices import gathered, spread
-from msign.diagnostics.modes import find_model_modes
-from msign.environment import versions
 from msign.inference.certificate import Certificate
 from msign.inference.config import FitConfig
 from msign.inference.export import statistic, to_arviz
-from msign.inference.files import FitFiles, prior_network
 from msign.inference.known import Known
 from msign.inference.predictive import Predictive
 from msign.inference.refine import Refined, refine
-from msign.inference.remedies import next_step, remedies
+from msign.inference.saved import load_posterior, save_posterior
 from msign.inference.simulate import part_size
 from msign.inference.smc import SMC
+from msign.inference.summary import summary
 from msign.network import MsIGN
 from msign.noise import normal
 from msign.priors import Prior
 from msign.problems.inverse import InverseProblem
 from msign.problems.simulator import Simulator
-from msign.rundir import taken_from
 from msign.variables import PIECES, Variables, draw, in_pieces, log_ratio
 from msign.weights import WeightReport, resampled, weight_report
 
 if TYPE_CHECKING:
     import xarray as xr
-
-SAVED = (
-    "seed",
-    "nfs",
-    "budget",
-    "failures",
-    "seconds",
-    "records",
-    "stages",
-    "reference",
-    "scale",
-)  # attributes that a file keeps as they are
 
 
 class Corrected(NamedTuple):
@@ -317,48 +301,7 @@ class Posterior:
 
     def summary(self) -> dict[str, Any]:
         """Everything a reader wants to know of the run, as plain values."""
-        report, held_out = self.certificate(), self.certificates[self.scale]
-        rounds = [r for r in self.records if r["scale"] == self.scale]
-        numbers = remedies(report, rounds, self.budget or self.nfs, self.seed)
-        estimate = {
-            name: getattr(report, name)
-            for name in ("reverse_kl", "forward_kl", "jeffreys", "jeffreys_stderr")
-        }
-        modes = find_model_modes(self.variables, held_out.coordinates)
-        weighted = modes.reweighted(held_out.log_weights)
-        result: dict[str, Any] = {
-            "problem": self.problem.name,
-            "dimension": self.prior.lattice.dim,
-            "flow": type(self.config.kind).__name__,
-            "scales_skipped": [l for l in range(1, self.scale) if l not in self.networks],
-            "nfs": self.nfs,
-            "failures": self.failures,
-            "seconds": round(self.seconds, 1),
-            **estimate,
-            "jeffreys_estimated": report.jeffreys,
-            "jeffreys_from": "importance weights of the model's own samples",
-            "ess_fraction": report.ess_fraction,
-            "khat": report.khat,
-            "worst_log_weight": report.worst,
-            "lowest_log_weight": report.lowest,
-            "lost_evidence": report.lost,
-            "certificate_size": report.n,
-            "log_evidence": report.log_evidence,
-            "log_evidence_stderr": report.log_evidence_stderr,
-            "mode_fractions": _floats(modes.fractions),
-            "mode_fractions_stderr": _floats(modes.stderr),
-            "mode_fractions_weighted": _floats(weighted.fractions),
-            "mode_fractions_weighted_stderr": _floats(weighted.stderr),
-            "rmse": None,
-            "verdict": f"{report.verdict} {next_step(report, numbers)}".strip(),
-            "try": numbers._asdict(),
-            "advice": [text for stage in self.stages for text in stage.get("advice", ())],
-            "stages": [stage for stage in self.stages if stage["scale"] <= self.scale],
-        }
-        if self.reference:
-            result.update(self.reference)
-            result["jeffreys_from"] = "exact samples and exact evidence"
-        return result
+        return summary(self)
 
     # --- for other tools --------------------------------------------------------------------------
 
@@ -399,29 +342,7 @@ class Posterior:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the posterior to a directory: one file per stage, certificates, summary."""
-        files = FitFiles(path)
-        what = {
-            "problem": self.problem.name,
-            "dimension": self.problem.dim,
-            "seed": self.seed,
-            "fit": self.config.to_json(),
-        }
-        if files.started:
-            files.check_same(what)  # stages that stand there already are kept
-        else:
-            files.write_json("config.json", {**what, "budget": self.budget})
-            files.save_prior(self.problem)
-        for scale in self.scales:
-            if scale not in files.finished_stages():
-                files.save_stage(self.networks[scale], scale, self.config.kind, {})
-        kept = {str(s): self.certificates[s].to_json() for s in self.scales}
-        values = {name: getattr(self, name) for name in SAVED}
-        files.write_json("posterior.json", {**values, "certificates": kept})
-        self.known.save(files.known)
-        if self.predictive is not None:
-            self.predictive.save(files.predictive)
-        files.write_json("environment.json", versions())
-        files.write_json("summary.json", self.summary())
+        save_posterior(self, path)
 
     @classmethod
     def load(
@@ -431,44 +352,7 @@ class Posterior:
 
         Without its `problem` it gives samples and densities, but nothing that simulates.
         """
-        if not (pathlib.Path(path) / "posterior.json").exists():
-            raise ValueError(f"path must hold a finished run, got {path}")
-        files = FitFiles(path, write=False)
-        with taken_from(files.path / "config.json"):
-            had = files.read_json("config.json")
-            config, recorded = FitConfig.from_json(had["fit"]), (had["problem"], had["dimension"])
-        own = problem is not None
-        problem = files.load_problem() if problem is None else problem
-        for name, known, value in zip(
-            ("problem", "dimension"), recorded, (problem.name, problem.dim), strict=True
-        ):
-            if known != value:
-                raise ValueError(
-                    f"problem must be that of the run: {name} {known!r}, got {value!r}"
-                )
-        with taken_from(files.path / "posterior.json"):
-            saved = files.read_json("posterior.json")
-            certificates = {
-                int(s): Certificate.from_json(c) for s, c in saved.pop("certificates").items()
-            }
-            reference = saved.pop("reference")
-        prior = prior_network(problem, config)
-        networks = {
-            scale: files.load_stage(scale, prior, config.kind)[0].cut(scale)
-            for scale in certificates
-        }
-        with taken_from(files.path / "posterior.json"):
-            posterior = cls(problem, networks, certificates, config, **saved)
-            posterior.stage(posterior.scale)
-        posterior.reference = reference
-        posterior.predictive = Predictive.load(files.predictive)
-        if not own:
-            posterior.known = Known.load(files.known, problem.prior.lattice.field_shape)
-        return posterior
-
-
-def _floats(values: ArrayLike) -> list[float]:
-    return [float(v) for v in np.asarray(values)]
+        return load_posterior(cls, path, problem)
 
 
 def _log_prior(prior: Prior, u: np.ndarray) -> np.ndarray:

@@ -34,7 +34,7 @@ def as_in_paper(problem: str) -> FitConfig:
         round_size=LOOK,
         rounds=NEVER,
         patience=NEVER,
-        give_up=float(NEVER),
+        go_back=False,
         tolerance=1 / NEVER,
         coarse_tolerance=1 / NEVER,
     )

@@ -95,10 +95,10 @@ def train_stage(
         memory = method.observe(stage, state.memory, state.model, drawn)
         report = _reported(drawn, memory)
         state = _assess(stage, _with(state, memory=memory), drawn, report, config, bridging)
-        failed = _has_failed(state, report, config)
-        if failed:
+        worse = config.go_back and not bridging and _is_worse(state, report, drawn.log_weights)
+        if worse:
             state = _with(state, model=state.best)
-        if failed or state.stale:
+        if state.stale:
             state = _with(state, rate=SLOWED * state.rate)
         loss = np.nan
         if not state.done:
@@ -108,7 +108,7 @@ def train_stage(
             )
             state = _with(state, memory=memory, model=model)
         state = _with(state, round=state.round + 1)
-        record = _record(stage, state, report, failed, loss)
+        record = _record(stage, state, report, worse, loss)
         after_round(state, {**record, **seen_from_prior(drawn, stage.simulator.problem)})
     return state
 
@@ -166,18 +166,24 @@ def _is_done(stage: Stage, state: StageState, config: FitConfig) -> bool:
     )
 
 
-def _has_failed(state: StageState, report: WeightReport, config: FitConfig) -> bool:
-    """Whether the last update went wrong, as gradient steps can next to a sharp fold of the model.
+def _is_worse(state: StageState, report: WeightReport, log_weights: np.ndarray) -> bool:
+    """Whether the last update made the model worse than the best one.
 
-    Bridges make the divergence rise a little at times, and rejected simulations make it infinite:
-    neither counts.
+    Both by its divergence, beyond the error of the estimate, and by its evidence bound: poor
+    weights see too little of KL(q||p), so that a better model can seem to be further away.
     """
-    d = report.divergence
-    return bool(np.isfinite(d) and d > config.give_up * state.divergence + 1)
+    worse = report.divergence > state.divergence + report.jeffreys_stderr
+    return bool(worse and _evidence_bound(log_weights) < _evidence_bound(state.log_weights))
+
+
+def _evidence_bound(log_weights: np.ndarray) -> float:
+    """Mean log-weight of the fields that could be simulated: log evidence - KL(p||q)."""
+    finite = np.isfinite(log_weights)
+    return float(log_weights[finite].mean()) if finite.any() else -np.inf
 
 
 def _record(
-    stage: Stage, state: StageState, report: WeightReport, failed: bool, loss: float
+    stage: Stage, state: StageState, report: WeightReport, worse: bool, loss: float
 ) -> dict[str, Any]:
     """One line of the log."""
     return {
@@ -191,7 +197,7 @@ def _record(
         "log_evidence": report.log_evidence,
         "lost_evidence": report.lost,
         "temperature": float(state.memory.target.temperature),
-        "given_up": failed,
+        "went_back": worse,
         "loss": float(loss),
     }
 
