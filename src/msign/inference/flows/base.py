@@ -15,8 +15,6 @@ from msign.network import MsIGN
 from msign.problems.inverse import InverseProblem
 from msign.problems.simulator import Simulator
 
-LEAST_PROBE = 100  # simulations that the start of a stage may use at least
-
 
 class Start(NamedTuple):
     """What a kind of flow may use to start a stage.
@@ -64,7 +62,7 @@ class FlowKind:
 
     def least_allowance(self, dim: int) -> int:
         """Simulations that the start of a stage on `dim` cells needs at least."""
-        return LEAST_PROBE
+        return 0
 
     @property
     def needs_one_stage(self) -> bool:

@@ -40,6 +40,9 @@ class Combined(FlowKind):
         pairs = zip(self.kinds, description, strict=True)
         return Chain([kind.like(network, scale, d) for kind, d in pairs])
 
+    def least_allowance(self, dim: int) -> int:
+        return len(self.kinds) * max(kind.least_allowance(dim) for kind in self.kinds)
+
     @property
     def needs_exact_conditioning(self) -> bool:
         return any(kind.needs_exact_conditioning for kind in self.kinds)

@@ -223,7 +223,7 @@ def nearest_gaussian(
         mean: Where to start: a maximum.
         allowance: Fields that may be evaluated; at least one iteration is made.
         key: Random key.
-        iterations: At most so many.
+        iterations: Most iterations.
     """
     dim, rng = len(mean), generator(key)
     root = NEARBY * np.eye(dim)

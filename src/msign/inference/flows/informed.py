@@ -111,6 +111,9 @@ class Informed(FlowKind):
             return flow
         return guess
 
+    def least_allowance(self, dim: int) -> int:
+        return 2 * self.per_direction
+
     def learning_rate(self, network: MsIGN, scale: int, train: str) -> float:
         return self.rate * min(1.0, 4 / network.variables(scale).size) ** (1 / 3)
 
