@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 
 from helpers import seeded
-from msign.noise import default_dtype, generator, normal, normal_parts, on_device
+from msign.noise import (
+    ahead,
+    default_dtype,
+    generator,
+    normal,
+    normal_parts,
+    on_device,
+    parts,
+)
 
 KEY = jr.key(seeded(0))
 
@@ -26,12 +34,25 @@ def test_a_key_decides_the_numbers():
     np.testing.assert_array_equal(generator(KEY).uniform(size=4), generator(KEY).uniform(size=4))
 
 
-@pytest.mark.parametrize("n", [1, 6, 7, 12])
-def test_parts_are_those_of_their_keys_in_order(n):
-    parts = list(normal_parts(KEY, n, 3, 6))
-    assert [len(p) for p in parts] == [min(6, n - a) for a in range(0, n, 6)]
-    for i, part in enumerate(parts):
-        np.testing.assert_array_equal(part, normal(jr.fold_in(KEY, i), part.shape))
+@pytest.mark.parametrize("n", [1, 6, 7, 12, 20])
+def test_parts_are_the_rows_of_the_whole(n):
+    """In parts of six; what is left over is in the last."""
+    found = list(normal_parts(KEY, n, 3, 6))
+    assert all(len(part) == 6 for part in found[:-1]) and len(found[-1]) < 12
+    np.testing.assert_array_equal(np.concatenate(found), normal(KEY, (n, 3)))
+    assert [rows.stop - rows.start for rows in parts(n, 6)] == [len(part) for part in found]
+
+
+def test_what_is_made_ahead_comes_in_order_with_the_errors_of_its_making():
+    def items():
+        yield from range(1, 4)
+        raise ValueError("no more")
+
+    made = ahead(items())
+    assert [next(made) for _ in range(3)] == [1, 2, 3]
+    with pytest.raises(ValueError, match="no more"):
+        next(made)
+    assert list(ahead(iter(range(1, 6)))) == list(range(1, 6))
 
 
 def test_other_keys_give_other_numbers():

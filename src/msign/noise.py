@@ -2,12 +2,22 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 from jaxtyping import Array, ArrayLike, PRNGKeyArray
+
+T = TypeVar("T")
+
+
+class End:
+    """What comes after the last item."""
+
+
+END = End()
 
 
 def generator(key: PRNGKeyArray) -> np.random.Generator:
@@ -21,18 +31,25 @@ def normal(key: PRNGKeyArray, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def normal_parts(key: PRNGKeyArray, n: int, dim: int, size: int) -> Iterator[np.ndarray]:
-    """Standard normal rows `(n, dim)` in parts of `size`, each drawn while the one before is used.
+    """The rows of ``normal(key, (n, dim))`` in `parts` of a size."""
+    stream, dtype = generator(key), default_dtype()
+    for rows in parts(n, size):
+        yield stream.standard_normal((rows.stop - rows.start, dim), dtype)
 
-    On a large lattice drawing noise takes half as long as simulating it.
-    """
-    sizes = [min(size, n - start) for start in range(0, n, size)]
+
+def parts(n: int, size: int) -> list[slice]:
+    """N rows in parts of `size`; what is left over is in the last one, as if n were less."""
+    starts = range(0, max(1, n - size + 1), size)
+    return [slice(start, start + size) for start in starts[:-1]] + [slice(starts[-1], n)]
+
+
+def ahead(items: Iterator[T]) -> Iterator[T]:
+    """The same items, each made by a thread while the one before is used."""
     with ThreadPoolExecutor(1) as thread:
-        parts = [(jr.fold_in(key, i), (rows, dim)) for i, rows in enumerate(sizes)]
-        coming = thread.submit(normal, *parts[0])
-        for following in parts[1:]:
-            part, coming = coming.result(), thread.submit(normal, *following)
-            yield part
-        yield coming.result()
+        coming = thread.submit(next, items, END)
+        while not isinstance(item := coming.result(), End):
+            coming = thread.submit(next, items, END)
+            yield item
 
 
 def default_dtype() -> np.dtype:

@@ -18,6 +18,7 @@ import numpy as np
 from jaxtyping import ArrayLike
 
 from msign import checks
+from msign.devices import fields_at_once
 from msign.priors import Prior
 from msign.problems.at_scale import Forward, ForwardAndVjp, ScaleModel, Vjp
 from msign.problems.data_likelihood import DataLikelihood, Inflation, Layout
@@ -167,7 +168,6 @@ class InverseProblem:
         if inflate is None:
             inflate = INFLATION_DRAWS if self.noise_cov is not None and scales > 1 else 0
         self.inflate = checks.integer("inflate", inflate, 0)
-        self.chunk = checks.integer("chunk", chunk or max(1, 2**23 // prior.lattice.dim), 1)
         self.name = name
         self.reference = reference
         self.symmetry = symmetry
@@ -177,6 +177,8 @@ class InverseProblem:
                 f"truth must have shape {prior.lattice.field_shape}, got {self.truth.shape}"
             )
         self.traceable = vjp is None and self._traced(forward) is not None
+        at_once = fields_at_once(prior.lattice.dim, self.traceable)
+        self.chunk = checks.integer("chunk", chunk or at_once, 1)
         self._models = tuple(self._model(l) for l in range(1, scales + 1))
         for array in (self.data, self.noise_cov, self.truth):
             if array is not None:

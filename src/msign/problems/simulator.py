@@ -21,7 +21,7 @@ from msign.devices import shared_out
 from msign.lattice import Lattice
 from msign.noise import normal, on_device
 from msign.priors import Prior
-from msign.problems.at_scale import ScaleModel
+from msign.problems.at_scale import ScaleModel, compiled_rows
 from msign.problems.data_likelihood import DataLikelihood, Inflation
 from msign.problems.failures import SimulationRaised, SimulatorUnavailable
 from msign.problems.inverse import InverseProblem, missing_forward
@@ -182,10 +182,10 @@ class Simulator:
         self._require(cost + self._cost_of_inflation(scale))
         likelihood = self._likelihood_at(scale)
         self._spend(cost)
-        parts = []
+        parts, rows = [], compiled_rows(len(u), self._block)
         for start in range(0, len(u), self._block):
             piece = u[start : start + self._block]
-            parts.append(self._evaluate_chunk(model, likelihood, piece, gradient, start))
+            parts.append(self._evaluate_chunk(model, likelihood, piece, gradient, start, rows))
         slopes = [p.gradient for p in parts if p.gradient is not None]
         return Evaluated(
             np.concatenate([p.log_likelihood for p in parts]),
@@ -194,10 +194,16 @@ class Simulator:
         )
 
     def _evaluate_chunk(
-        self, model: ScaleModel, likelihood: BothPlaces, u: np.ndarray, gradient: bool, start: int
+        self,
+        model: ScaleModel,
+        likelihood: BothPlaces,
+        u: np.ndarray,
+        gradient: bool,
+        start: int,
+        rows: int,
     ) -> Evaluated:
-        def simulated(rows: slice) -> tuple[np.ndarray, np.ndarray | None]:
-            return self._simulated(model, likelihood, u[rows], gradient, start + rows.start)
+        def simulated(own: slice) -> tuple[np.ndarray, np.ndarray | None]:
+            return self._simulated(model, likelihood, u[own], gradient, start + own.start, rows)
 
         whole = slice(0, len(u))
         features, slopes = simulated(whole) if model.traceable else shared_out(simulated, len(u))
@@ -213,12 +219,18 @@ class Simulator:
         return Evaluated(values, slopes, features)
 
     def _simulated(
-        self, model: ScaleModel, likelihood: BothPlaces, u: np.ndarray, gradient: bool, start: int
+        self,
+        model: ScaleModel,
+        likelihood: BothPlaces,
+        u: np.ndarray,
+        gradient: bool,
+        start: int,
+        rows: int,
     ) -> tuple[np.ndarray, np.ndarray | None]:
         """Features, and gradients if asked for; an error names the field that raised it."""
         reject = self.problem.on_failure == "reject"
         try:
-            return model.simulate(u, likelihood.device, gradient, self._block, reject)
+            return model.simulate(u, likelihood.device, gradient, rows, reject)
         except SimulatorUnavailable:
             raise
         except Exception as error:
@@ -314,10 +326,11 @@ class Simulator:
         likelihood = self._likelihood_at(model.scale).device
         self._spend(cost)
         parts, chunk = [], max(1, self._block // products)
+        rows = compiled_rows(len(u), chunk)
         for start in range(0, len(u), chunk):
             pieces = [a[start : start + chunk] for a in arrays]
             try:
-                found = function(*pieces, likelihood, chunk)
+                found = function(*pieces, likelihood, rows)
             except SimulatorUnavailable:
                 raise
             except Exception as error:
