@@ -243,6 +243,43 @@ class ScaleModel:
         return np.asarray(self._pulled(self.vjp(x, whole), padding), np.float64)
 
 
+class EveryScale:
+    """A forward map in JAX at all scales: fields of the prior, pooled from scale to scale.
+
+    One program, where trying each scale by itself takes several for each of them.
+    """
+
+    def __init__(self, models: Sequence[ScaleModel]):
+        self.models = tuple(models)
+
+        def fields(u: jax.Array) -> list[jax.Array]:
+            x = [self.models[-1].prior.unwhiten(u)]
+            for model in reversed(self.models[1:]):
+                x.append(model.prior.lattice.pool(x[-1]))
+            return x[::-1]
+
+        def observations(u: jax.Array) -> list[jax.Array]:
+            pairs = zip(self.models, fields(u), strict=True)
+            return [model.layout.flat(model.forward(model.lift(x))) for model, x in pairs]
+
+        self._observations = jax.jit(observations)
+        self._fields = jax.jit(fields)
+
+    def observe(self, u: np.ndarray, rows: int) -> list[np.ndarray]:
+        """Predicted observations `(n, m)` at all scales of fields with whitened coordinates u.
+
+        They are given to compiled code by `rows` at a time.
+        """
+        pieces = [u[start : start + rows] for start in range(0, len(u), rows)]
+        found = [self._observations(_padded(piece, rows - len(piece))) for piece in pieces]
+        columns = zip(*found, strict=True)
+        return [np.concatenate([gathered(a) for a in c])[: len(u)].astype(float) for c in columns]
+
+    def whitened(self, u: np.ndarray, scale: int) -> np.ndarray:
+        """Whitened coordinates of the same fields at a scale."""
+        return np.asarray(self.models[scale - 1].prior.whiten(self._fields(u)[scale - 1]))
+
+
 def cotangents_of(
     likelihood: DataLikelihood, layout: Layout, observed: np.ndarray, rows: slice | None = None
 ) -> np.ndarray:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import numpy as np
+import scipy.linalg
 from flowjax.bijections import AbstractBijection
 from jaxtyping import Array
 
@@ -48,7 +49,7 @@ def subspace_from_gradients(
     g = np.asarray(gradients, np.float64) / np.sqrt(len(gradients))
     values, directions = np.zeros(0), np.zeros((g.shape[1], 0))
     while True:  # a matrix of products has half of the digits: what is small is found in the rest
-        found, along = _leading_products(g)
+        found, along = _leading_products(g, max_rank - len(values))
         values, directions = np.append(values, found), np.concatenate([directions, along], 1)
         g = g - (g @ along) @ along.T
         left = np.sum(g**2)
@@ -65,14 +66,17 @@ def subspace_from_gradients(
     return Subspace(basis if span is None else span @ basis, values[:rank], float(tails[rank]))
 
 
-def _leading_products(g: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Eigenvalues, falling, and eigenvectors of g^T g, as many as rounding lets be known.
+def _leading_products(g: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
+    """Eigenvalues, falling, and eigenvectors of g^T g: `most`, or as many as are known.
 
     From products of rows or of columns, whichever are fewer: forty times faster than a singular
     value decomposition of a few gradients on a large lattice.
     """
     few = len(g) < g.shape[1]
-    values, vectors = np.linalg.eigh(g @ g.T if few else g.T @ g)
+    products = g @ g.T if few else g.T @ g
+    size = len(products)
+    wanted = (max(0, size - most), size - 1)
+    values, vectors = scipy.linalg.eigh(products, subset_by_index=wanted)
     values, vectors = values[::-1], vectors[:, ::-1]
     known = values > PRECISE * values[0] if values[0] > 0 else np.zeros(len(values), bool)
     values, vectors = values[known], vectors[:, known]
