@@ -46,9 +46,7 @@ def simulate(
     simulator: Simulator, model: Variables, scale: int, key: PRNGKeyArray, n: int
 ) -> Simulated:
     """Draw n fields and evaluate the forward map on each."""
-    found, size = [], part_size(model.dim)
-    if simulator.problem.traceable:
-        size = min(size, fields_at_once(model.dim))
+    found, size = [], fields_at_once(model.dim, simulator.problem.traceable)
     for u, s, log_ratio in drawn_parts(model, key, n, size):
         own = simulator.evaluate(u, scale)
         found.append((s, log_ratio.astype(np.float64), own.log_likelihood, own.features))
