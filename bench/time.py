@@ -161,6 +161,7 @@ class Hooks:
     def install(self) -> None:
         self._function("msign.noise", "normal", "draw")
         self._function("msign.variables", "draw", "draw")
+        self._function("msign.inference.simulate", "simulate", "draw")  # beside the simulator's own
         self._function("msign.inference.methods.polynomial", "fit_polynomial", "emulate")
         self._function("msign.diagnostics.modes", "find_model_modes", "modes")
         self._function("msign.inference.fit", "start_stage", "start", self._enter_stage)
@@ -246,10 +247,11 @@ def measured(task: dict[str, Any]) -> dict[str, Any]:
         found, posterior = run_demo(task["seed"], clock), None
     else:
         problem, budget = made_problem(task["row"])
-        found = {"problem": time.perf_counter() - ready}
+        found, cpu = {"problem": time.perf_counter() - ready}, time.process_time()
         with clock.timing("other"):
             posterior = msign.fit(problem, task.get("budget") or budget, task["seed"])
         found["fit"] = time.perf_counter() - ready - found["problem"]
+        found["fit cpu"] = time.process_time() - cpu
     found |= {
         "total": time.time() - float(os.environ[BEGAN]),
         "cpu": time.process_time(),
@@ -282,7 +284,7 @@ def measured(task: dict[str, Any]) -> dict[str, Any]:
         known = small_problems.exact_jeffreys(posterior, exact, n)
         found |= {"exact": True, **{k: known[k] for k in ("jeffreys", "jeffreys_stderr")}}
     if task.get("smc"):
-        spent = {"seconds": found["total"], "cpu": found["cpu"]}
+        spent = {"seconds": found["fit"], "cpu": found["fit cpu"]}  # as SMC, without imports
         found["smc"] = compared(posterior, exact, spent, task["smc"], task["seed"])
     return found
 

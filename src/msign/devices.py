@@ -27,6 +27,8 @@ from jaxtyping import Array, ArrayLike
 from msign.noise import default_dtype
 
 AXIS = "batch"
+VALUES_AT_ONCE = 2**23  # numbers of the fields that a forward map is given at once
+VALUES_IN_CACHE = 2**19  # of those that compiled code on a processor is given
 T = TypeVar("T")
 
 _together = contextvars.ContextVar("together", default=False)
@@ -83,6 +85,16 @@ def rows_spread(ndim: int, axis: int = 0) -> NamedSharding:
 def copies() -> NamedSharding:
     """The sharding of arrays of which every device has all."""
     return NamedSharding(mesh(), PartitionSpec())
+
+
+def fields_at_once(dim: int, compiled: bool = True) -> int:
+    """How many fields of `dim` values a forward map is given at once.
+
+    Compiled code on a processor is given what its cache holds: it makes an array after each of its
+    steps, and large ones cost more to come by than to fill.
+    """
+    in_cache = compiled and jax.default_backend() == "cpu"
+    return max(1, (VALUES_IN_CACHE if in_cache else VALUES_AT_ONCE) // dim)
 
 
 # --- into compiled programs -----------------------------------------------------------------------

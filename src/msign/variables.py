@@ -51,6 +51,11 @@ class Variables(eqx.Module):
         """The variables without their place in the field: the same program for every scale."""
         return Variables(self.flow, None, self.size, self.lanes)
 
+    @property
+    def directions(self) -> np.ndarray | None:
+        """The basis as an array of the host."""
+        return None if self.basis is None else np.asarray(paramax.unwrap(self.basis))
+
     def with_flow(self, flow: AbstractBijection) -> "Variables":
         """The variables in their place with another flow."""
         return Variables(flow, self.basis, self.dim, self.lanes)
@@ -88,10 +93,16 @@ def draw(variables: Variables, noise: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
     The flow alone is a compiled program; what depends on the lattice are two products.
     """
-    basis = None if variables.basis is None else np.asarray(paramax.unwrap(variables.basis))
+    basis = variables.directions
     z = noise if basis is None else noise @ basis
-    s, log_ratio = in_pieces(lambda part: _forward(variables.alone, part), z)
+    s, log_ratio = moved(variables, z)
     return s if basis is None else noise + (s - z) @ basis.T, s, log_ratio
+
+
+def moved(variables: Variables, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Variables `(n, m)` and log p - log prior of fields, from their own noise `(n, m)`."""
+    s, log_ratio = in_pieces(lambda part: _forward(variables.alone, part), z)
+    return s, log_ratio
 
 
 @eqx.filter_jit
@@ -102,7 +113,7 @@ def _forward(variables: Variables, z: Array) -> tuple[Array, Array]:
 
 def pulled_back(variables: Variables, noise: np.ndarray, gradient: np.ndarray) -> np.ndarray:
     """Gradient in the noise `(n, d)` of f(u) - (log p - log prior), from that of f in u."""
-    basis = None if variables.basis is None else np.asarray(paramax.unwrap(variables.basis))
+    basis = variables.directions
     z, slope = (noise, gradient) if basis is None else (noise @ basis, gradient @ basis)
     (found,) = in_pieces(lambda *part: (_pulled_back(variables.alone, *part),), z, slope)
     return found if basis is None else gradient + (found - slope) @ basis.T

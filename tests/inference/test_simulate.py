@@ -20,7 +20,7 @@ def test_parts_count_and_weights(monkeypatch):
     simulator = Simulator(synthetic(4))
     basis = jnp.linalg.qr(jr.normal(jr.key(seeded(0)), (16, 2)))[0]
     model = Variables(moved(TriangularMap(2), 0.3), basis, 16)
-    monkeypatch.setattr(module, "VALUES_AT_ONCE", 16 * 30)
+    monkeypatch.setattr(module, "fields_at_once", lambda *_: 30)
     drawn = simulate(simulator, model, 2, jr.key(seeded(2)), 100)
     assert simulator.nfs == 100
     assert drawn.s.shape == (100, 2) and drawn.features.shape == (100, 1)

@@ -10,6 +10,7 @@ import pytest
 
 from helpers import refused, seeded
 from msign import InverseProblem, LaplacePrior, likelihoods
+from msign.noise import normal
 from msign.problems import BudgetExceeded, SimulationError, Simulator
 from msign.problems.data_likelihood import Inflation
 
@@ -175,7 +176,7 @@ def test_inflation_is_the_error_of_prior_draws_and_is_estimated_once():
     assert made.nfs == 150
     made.prepare()
     for scale in (1, 2):
-        x = PRIOR.sample(jr.key(20210), 50)
+        x = PRIOR.unwhiten(normal(jr.key(20210), (50, PRIOR.lattice.dim)))
         pooled = x
         for prior in reversed(made.problem.priors[scale:]):
             pooled = prior.lattice.pool(pooled)
@@ -339,6 +340,39 @@ def test_check_finds_a_wrong_vjp_and_a_wrong_shape():
     short = InverseProblem(PRIOR, lambda x: numpy_forward(x)[:, :2], DATA, 0.1)
     with pytest.raises(SimulationError, match=r"forward must return shape \(2, 3\) for 2 fields"):
         Simulator(short).check()
+
+
+def test_inflation_of_compiled_forward_maps_is_that_of_called_ones():
+    """Also where compiled code is given fewer fields at a time than there are draws."""
+    called, *compiled = (
+        simulator(kind, inflate=50, chunk=chunk)
+        for kind, chunk in (("numpy", None), ("jax", None), ("jax", 16))
+    )
+    for made in compiled:
+        assert made.problem.traceable
+        for scale in (1, 2):
+            found, wanted = made.inflation(scale), called.inflation(scale)
+            np.testing.assert_allclose(found.mean, wanted.mean, rtol=1e-8, atol=1e-12)
+            np.testing.assert_allclose(found.covariance, wanted.covariance, rtol=1e-8, atol=1e-12)
+        assert made.nfs == called.nfs == 150
+
+
+@pytest.mark.parametrize("inflate", [0, 20])
+def test_check_of_a_compiled_forward_map_names_the_scale_that_fails(inflate):
+    lattices = [prior.lattice for prior in PRIOR.hierarchy(3)]
+
+    def own(scale):
+        def forward(x):
+            for lattice in lattices[scale:]:
+                x = lattice.upsample(x)
+            return jax_forward(x) / (0.0 if scale == 1 else 1.0)
+
+        return forward
+
+    options = {"inflate": inflate, "forward_at": own, "scales": 3}
+    made = Simulator(InverseProblem(PRIOR, jax_forward, DATA, 0.1, **options))
+    with pytest.raises(SimulationError, match=r"sample 0 at scale 1 returned NaN"):
+        made.check()
 
 
 def test_a_part_of_the_budget():

@@ -1,13 +1,16 @@
 """Fresh fields of a model, simulated a part at a time so that memory does not grow with them."""
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
+import jax.random as jr
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
-from msign.noise import normal_parts
+from msign.devices import fields_at_once
+from msign.noise import ahead, normal, normal_parts, parts
 from msign.problems.simulator import Simulator
-from msign.variables import VALUES_AT_ONCE, Variables, draw
+from msign.variables import VALUES_AT_ONCE, Variables, draw, moved
 
 
 class Simulated(NamedTuple):
@@ -31,16 +34,42 @@ class Simulated(NamedTuple):
         return self.log_likelihood - self.log_ratio
 
 
+class Drawn(NamedTuple):
+    """Fields of a model: whitened coordinates, variables, and log p - log prior of each."""
+
+    u: np.ndarray
+    s: np.ndarray
+    log_ratio: np.ndarray
+
+
 def simulate(
     simulator: Simulator, model: Variables, scale: int, key: PRNGKeyArray, n: int
 ) -> Simulated:
     """Draw n fields and evaluate the forward map on each."""
-    parts = []
-    for noise in normal_parts(key, n, model.dim, part_size(model.dim)):
-        u, s, log_ratio = draw(model, noise)
-        found = simulator.evaluate(u, scale)
-        parts.append((s, log_ratio.astype(np.float64), found.log_likelihood, found.features))
-    return Simulated(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+    found, size = [], fields_at_once(model.dim, simulator.problem.traceable)
+    for u, s, log_ratio in drawn_parts(model, key, n, size):
+        own = simulator.evaluate(u, scale)
+        found.append((s, log_ratio.astype(np.float64), own.log_likelihood, own.features))
+    return Simulated(*(np.concatenate(column) for column in zip(*found, strict=True)))
+
+
+def drawn_parts(model: Variables, key: PRNGKeyArray, n: int, size: int) -> Iterator[Drawn]:
+    """N fields of a model in parts of `size`, each made while the one before is used.
+
+    Where a model moves a few directions, its variables are drawn first, for all fields; a part then
+    is noise in which the coordinates along these directions are replaced.
+    """
+    noise, basis = normal_parts(jr.fold_in(key, 0), n, model.dim, size), model.directions
+    if basis is None:
+        yield from (Drawn(*draw(model, part)) for part in ahead(noise))
+        return
+    s, log_ratio = moved(model, normal(jr.fold_in(key, 1), (n, model.size)))
+
+    def placed(part: np.ndarray, own: slice) -> Drawn:
+        u = part + (s[own] - part @ basis) @ basis.T
+        return Drawn(u, s[own], log_ratio[own])
+
+    yield from ahead(map(placed, noise, parts(n, size)))
 
 
 def part_size(dim: int) -> int:

@@ -13,6 +13,7 @@ from jaxtyping import Array, ArrayLike
 
 from msign import checks
 from msign.lattice import Lattice, to_blocks
+from msign.noise import on_device
 from msign.priors.base import Prior, mean_field
 
 
@@ -59,11 +60,11 @@ class DensePrior(Prior):
             raise ValueError(
                 f"covariance must be positive definite, got an eigenvalue of {values[0]:.3g}"
             )
-        self.root = jnp.asarray((vectors * np.sqrt(values)) @ vectors.T)
-        self.inverse_root = jnp.asarray((vectors / np.sqrt(values)) @ vectors.T)
+        self.root = on_device((vectors * np.sqrt(values)) @ vectors.T)
+        self.inverse_root = on_device((vectors / np.sqrt(values)) @ vectors.T)
         self.covariance = sigma
-        self.mean = jnp.asarray(mean_field(mean, self.lattice))
-        self.log_det = jnp.asarray(-0.5 * np.log(values).sum())
+        self.mean = on_device(mean_field(mean, self.lattice))
+        self.log_det = on_device(-0.5 * np.log(values).sum())
         if downsampling is None:
             self.downsampling = None
         else:
@@ -140,7 +141,7 @@ class Rotation(AbstractBijection):
     matrix: Array
 
     def __init__(self, matrix: ArrayLike):
-        self.matrix = paramax.non_trainable(jnp.asarray(matrix))
+        self.matrix = paramax.non_trainable(on_device(matrix))
         self.shape = (np.shape(matrix)[0],)
         self.cond_shape = None
 

@@ -15,12 +15,12 @@ import math
 from typing import Any
 
 import equinox as eqx
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike
 
 from msign import checks
 from msign.lattice import PRIMES, Lattice
+from msign.noise import on_device
 from msign.priors.base import Prior, mean_field, pooled_mean
 from msign.priors.reflection import BlockReflection
 from msign.priors.transforms import (
@@ -72,9 +72,9 @@ class SpectralPrior(Prior):
         if variances.min() <= 0:
             raise ValueError(f"variances must be positive, got {variances.min()}")
         order, _ = coarse_first(self.lattice.shape, boundary)
-        self.std = jnp.asarray(np.sqrt(variances).reshape(-1)[order])
-        self.mean = jnp.asarray(mean_field(mean, self.lattice))
-        self.log_det = jnp.asarray(-0.5 * np.log(variances).sum() * (channels or 1))
+        self.std = on_device(np.sqrt(variances).reshape(-1)[order])
+        self.mean = on_device(mean_field(mean, self.lattice))
+        self.log_det = on_device(-0.5 * np.log(variances).sum() * (channels or 1))
 
     def whiten(self, x: Array) -> Array:
         batch = x.shape[: x.ndim - len(self.lattice.field_shape)]

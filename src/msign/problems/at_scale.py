@@ -126,7 +126,7 @@ class ScaleModel:
     # --- values and gradients -------------------------------------------------------------------
 
     def simulate(
-        self, u: np.ndarray, likelihood: DataLikelihood, gradient: bool, limit: int, tolerant: bool
+        self, u: np.ndarray, likelihood: DataLikelihood, gradient: bool, rows: int, tolerant: bool
     ) -> tuple[np.ndarray, np.ndarray | None]:
         """Features `(n, m)`, and gradients of the log-likelihood if asked for.
 
@@ -134,10 +134,10 @@ class ScaleModel:
             u: Whitened coordinates `(n, d)`.
             likelihood: Of the scale.
             gradient: Whether to differentiate.
-            limit: At least n: batches for compiled code are padded, but not beyond this length.
+            rows: To so many are batches for compiled code padded.
             tolerant: Whether a field whose simulation raises gets features of NaN instead.
         """
-        n, padding = len(u), _padding(len(u), limit)
+        n, padding = len(u), rows - len(u)
         if self.traceable:
             return self._simulate_compiled(_padded(u, padding), likelihood, gradient, n)
         x = gathered(self.fields(_padded(u, padding)))[:n].astype(np.float64)
@@ -197,18 +197,18 @@ class ScaleModel:
     # --- products with the derivative of the features ---------------------------------------------
 
     def jvp(
-        self, u: np.ndarray, tangents: np.ndarray, likelihood: DataLikelihood, limit: int
+        self, u: np.ndarray, tangents: np.ndarray, likelihood: DataLikelihood, rows: int
     ) -> tuple[np.ndarray, np.ndarray]:
         """Features `(n, m)` and their derivatives along tangents `(n, d)`; JAX code only."""
-        padding = _padding(len(u), limit)
+        padding = rows - len(u)
         arrays = _padded(u, padding), _padded(tangents, padding)
         return _first(len(u), self._jvp(*arrays, likelihood))
 
     def vjp_of_features(
-        self, u: np.ndarray, cotangents: np.ndarray, likelihood: DataLikelihood, limit: int
+        self, u: np.ndarray, cotangents: np.ndarray, likelihood: DataLikelihood, rows: int
     ) -> tuple[np.ndarray, np.ndarray]:
         """Features `(n, m)`, and their transposed derivatives of cotangents `(n, m)`."""
-        n, padding = len(u), _padding(len(u), limit)
+        n, padding = len(u), rows - len(u)
         if self.traceable:
             arrays = _padded(u, padding), _padded(cotangents, padding)
             return _first(n, self._vjp(*arrays, likelihood))
@@ -218,17 +218,17 @@ class ScaleModel:
         return features, self._transposed(x, cotangents, likelihood, observed.shape, padding)
 
     def jacobian(
-        self, u: np.ndarray, likelihood: DataLikelihood, limit: int
+        self, u: np.ndarray, likelihood: DataLikelihood, rows: int
     ) -> tuple[np.ndarray, np.ndarray]:
         """Features `(n, m)` and all of their derivatives `(n, m, d)`."""
-        n, padding = len(u), _padding(len(u), limit)
+        n, padding = len(u), rows - len(u)
         if self.traceable:
             return _first(n, self._jacobian(_padded(u, padding), likelihood))
         x = gathered(self.fields(_padded(u, padding)))[:n].astype(np.float64)
         observed = self._called(x)
         units = np.broadcast_to(np.eye(self.layout.m)[:, None], (self.layout.m, n, self.layout.m))
-        rows = [self._transposed(x, e, likelihood, observed.shape, padding) for e in units]
-        return likelihood.features(self.layout.flat(observed)), np.stack(rows, 1)
+        slopes = [self._transposed(x, e, likelihood, observed.shape, padding) for e in units]
+        return likelihood.features(self.layout.flat(observed)), np.stack(slopes, 1)
 
     def _transposed(
         self,
@@ -241,6 +241,43 @@ class ScaleModel:
         assert self.vjp is not None
         whole = self.layout.spread(np.asarray(likelihood.pull(cotangents), np.float64), shape)
         return np.asarray(self._pulled(self.vjp(x, whole), padding), np.float64)
+
+
+class EveryScale:
+    """A forward map in JAX at all scales: fields of the prior, pooled from scale to scale.
+
+    One program, where trying each scale by itself takes several for each of them.
+    """
+
+    def __init__(self, models: Sequence[ScaleModel]):
+        self.models = tuple(models)
+
+        def fields(u: jax.Array) -> list[jax.Array]:
+            x = [self.models[-1].prior.unwhiten(u)]
+            for model in reversed(self.models[1:]):
+                x.append(model.prior.lattice.pool(x[-1]))
+            return x[::-1]
+
+        def observations(u: jax.Array) -> list[jax.Array]:
+            pairs = zip(self.models, fields(u), strict=True)
+            return [model.layout.flat(model.forward(model.lift(x))) for model, x in pairs]
+
+        self._observations = jax.jit(observations)
+        self._fields = jax.jit(fields)
+
+    def observe(self, u: np.ndarray, rows: int) -> list[np.ndarray]:
+        """Predicted observations `(n, m)` at all scales of fields with whitened coordinates u.
+
+        They are given to compiled code by `rows` at a time.
+        """
+        pieces = [u[start : start + rows] for start in range(0, len(u), rows)]
+        found = [self._observations(_padded(piece, rows - len(piece))) for piece in pieces]
+        columns = zip(*found, strict=True)
+        return [np.concatenate([gathered(a) for a in c])[: len(u)].astype(float) for c in columns]
+
+    def whitened(self, u: np.ndarray, scale: int) -> np.ndarray:
+        """Whitened coordinates of the same fields at a scale."""
+        return np.asarray(self.models[scale - 1].prior.whiten(self._fields(u)[scale - 1]))
 
 
 def cotangents_of(
@@ -258,9 +295,12 @@ def stacked(rows: Sequence[np.ndarray | None], shape: tuple[int, ...]) -> np.nda
     return np.concatenate([np.full(whole, np.nan) if row is None else row for row in rows])
 
 
-def _padding(n: int, limit: int) -> int:
-    """Rows to add for compiled code: few distinct sizes, so that each is compiled once."""
-    return min(limit, 1 << max(0, (n - 1).bit_length())) - n
+def compiled_rows(n: int, most: int) -> int:
+    """Rows of the batches in which compiled code is given n fields, `most` of them at once.
+
+    Few distinct numbers, so that each is compiled once.
+    """
+    return min(most, 1 << max(0, (n - 1).bit_length()))
 
 
 def _first(n: int, both: tuple[jax.Array, jax.Array]) -> tuple[np.ndarray, np.ndarray]:
@@ -271,4 +311,6 @@ def _first(n: int, both: tuple[jax.Array, jax.Array]) -> tuple[np.ndarray, np.nd
 
 def _padded(a: np.ndarray, padding: int) -> jax.Array:
     """The array with its first entry repeated at the end, its rows spread over all devices."""
+    if padding == 0:
+        return spread(a)
     return spread(np.concatenate([a, np.broadcast_to(a[:1], (padding, *a.shape[1:]))]))

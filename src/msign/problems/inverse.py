@@ -13,13 +13,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import ArrayLike
 
 from msign import checks
+from msign.devices import fields_at_once
+from msign.noise import default_dtype
 from msign.priors import Prior
-from msign.problems.at_scale import Forward, ForwardAndVjp, ScaleModel, Vjp
+from msign.problems.at_scale import EveryScale, Forward, ForwardAndVjp, ScaleModel, Vjp
 from msign.problems.data_likelihood import DataLikelihood, Inflation, Layout
 from msign.problems.likelihoods import Gaussian, Likelihood
 from msign.problems.own_likelihood import FromDistribution, OfFields, as_forward, as_vjp
@@ -167,7 +168,6 @@ class InverseProblem:
         if inflate is None:
             inflate = INFLATION_DRAWS if self.noise_cov is not None and scales > 1 else 0
         self.inflate = checks.integer("inflate", inflate, 0)
-        self.chunk = checks.integer("chunk", chunk or max(1, 2**23 // prior.lattice.dim), 1)
         self.name = name
         self.reference = reference
         self.symmetry = symmetry
@@ -177,6 +177,8 @@ class InverseProblem:
                 f"truth must have shape {prior.lattice.field_shape}, got {self.truth.shape}"
             )
         self.traceable = vjp is None and self._traced(forward) is not None
+        at_once = fields_at_once(prior.lattice.dim, self.traceable)
+        self.chunk = checks.integer("chunk", chunk or at_once, 1)
         self._models = tuple(self._model(l) for l in range(1, scales + 1))
         for array in (self.data, self.noise_cov, self.truth):
             if array is not None:
@@ -223,6 +225,11 @@ class InverseProblem:
         """The forward map of a scale. Its compiled functions are made once per problem."""
         return self._models[checks.integer("scale", scale, 1, self.scales) - 1]
 
+    @functools.cached_property
+    def every_scale(self) -> EveryScale:
+        """The forward maps of all scales as one, where they are JAX code."""
+        return EveryScale(self._models)
+
     def log_likelihood(self, x: ArrayLike, scale: int | None = None) -> np.ndarray:
         """Log-likelihood of a batch of fields of a scale (default: the finest).
 
@@ -259,6 +266,7 @@ class InverseProblem:
             reference=None,
             truth=None,
         )
+        vars(coarse).pop("every_scale", None)
         return coarse
 
     def _model(self, scale: int) -> ScaleModel:
@@ -277,7 +285,7 @@ class InverseProblem:
 
     def _traced(self, function: Callable[[Any], Any]) -> Any:
         """What a function makes of two fields, if it is JAX code; else None."""
-        fields = jax.ShapeDtypeStruct((2, *self.prior.lattice.field_shape), jnp.zeros(0).dtype)
+        fields = jax.ShapeDtypeStruct((2, *self.prior.lattice.field_shape), default_dtype())
         try:
             return jax.eval_shape(function, fields)
         except Exception:

@@ -21,7 +21,7 @@ from msign.devices import shared_out
 from msign.lattice import Lattice
 from msign.noise import normal, on_device
 from msign.priors import Prior
-from msign.problems.at_scale import ScaleModel
+from msign.problems.at_scale import ScaleModel, compiled_rows
 from msign.problems.data_likelihood import DataLikelihood, Inflation
 from msign.problems.failures import SimulationRaised, SimulatorUnavailable
 from msign.problems.inverse import InverseProblem, missing_forward
@@ -182,10 +182,10 @@ class Simulator:
         self._require(cost + self._cost_of_inflation(scale))
         likelihood = self._likelihood_at(scale)
         self._spend(cost)
-        parts = []
+        parts, rows = [], compiled_rows(len(u), self._block)
         for start in range(0, len(u), self._block):
             piece = u[start : start + self._block]
-            parts.append(self._evaluate_chunk(model, likelihood, piece, gradient, start))
+            parts.append(self._evaluate_chunk(model, likelihood, piece, gradient, start, rows))
         slopes = [p.gradient for p in parts if p.gradient is not None]
         return Evaluated(
             np.concatenate([p.log_likelihood for p in parts]),
@@ -194,10 +194,16 @@ class Simulator:
         )
 
     def _evaluate_chunk(
-        self, model: ScaleModel, likelihood: BothPlaces, u: np.ndarray, gradient: bool, start: int
+        self,
+        model: ScaleModel,
+        likelihood: BothPlaces,
+        u: np.ndarray,
+        gradient: bool,
+        start: int,
+        rows: int,
     ) -> Evaluated:
-        def simulated(rows: slice) -> tuple[np.ndarray, np.ndarray | None]:
-            return self._simulated(model, likelihood, u[rows], gradient, start + rows.start)
+        def simulated(own: slice) -> tuple[np.ndarray, np.ndarray | None]:
+            return self._simulated(model, likelihood, u[own], gradient, start + own.start, rows)
 
         whole = slice(0, len(u))
         features, slopes = simulated(whole) if model.traceable else shared_out(simulated, len(u))
@@ -213,12 +219,18 @@ class Simulator:
         return Evaluated(values, slopes, features)
 
     def _simulated(
-        self, model: ScaleModel, likelihood: BothPlaces, u: np.ndarray, gradient: bool, start: int
+        self,
+        model: ScaleModel,
+        likelihood: BothPlaces,
+        u: np.ndarray,
+        gradient: bool,
+        start: int,
+        rows: int,
     ) -> tuple[np.ndarray, np.ndarray | None]:
         """Features, and gradients if asked for; an error names the field that raised it."""
         reject = self.problem.on_failure == "reject"
         try:
-            return model.simulate(u, likelihood.device, gradient, self._block, reject)
+            return model.simulate(u, likelihood.device, gradient, rows, reject)
         except SimulatorUnavailable:
             raise
         except Exception as error:
@@ -314,10 +326,11 @@ class Simulator:
         likelihood = self._likelihood_at(model.scale).device
         self._spend(cost)
         parts, chunk = [], max(1, self._block // products)
+        rows = compiled_rows(len(u), chunk)
         for start in range(0, len(u), chunk):
             pieces = [a[start : start + chunk] for a in arrays]
             try:
-                found = function(*pieces, likelihood, chunk)
+                found = function(*pieces, likelihood, rows)
             except SimulatorUnavailable:
                 raise
             except Exception as error:
@@ -355,11 +368,10 @@ class Simulator:
         failures = self.failures
         self._spend(self._cost_of_inflation(1))
         assert problem.noise_cov is not None  # or the problem would not have its noise inflated
-        x = _sampled(problem.prior, jr.key(INFLATION_SEED), problem.inflate)
-        fine = self._observe_draws(self._model(problem.scales), x)
-        for scale in range(problem.scales - 1, 0, -1):
-            x = _pooled(problem.priors[scale].lattice, x)
-            error = fine - self._observe_draws(self._model(scale), x)
+        u = normal(jr.key(INFLATION_SEED), (problem.inflate, problem.dim))
+        *coarse, fine = self._observe_everywhere(u, range(1, problem.scales + 1))
+        for scale, observed in enumerate(coarse, start=1):
+            error = fine - observed
             error = error[np.isfinite(error).all(1)]
             known = len(error) > 1
             self._inflation[scale] = (
@@ -368,11 +380,33 @@ class Simulator:
         if self._restored:
             self.failures = failures  # they have been counted before
 
-    def _observe_draws(self, model: ScaleModel, x: ArrayLike) -> np.ndarray:
-        """What the forward map gives for fields of a scale; failures are those of any simulation.
+    def _observe_everywhere(self, u: np.ndarray, scales: Sequence[int]) -> list[np.ndarray]:
+        """Predictions of the forward maps of scales, in rising order, for fields of the finest.
 
-        Rows of a field that is rejected are not finite.
+        Failures are those of any simulation; rows of a field that is rejected are not finite.
         """
+        problem, found = self.problem, []
+        if problem.traceable:
+            rows = compiled_rows(max(len(u), problem.inflate), self._block)
+            everywhere = problem.every_scale.observe(u, rows)
+            for scale in scales:
+                observed = everywhere[scale - 1]
+                bad = ~np.isfinite(observed).all(1)
+                if bad.any():
+                    at_scale = problem.every_scale.whitened(u, scale)
+                    self._reject(self._model(scale), at_scale, 0, bad)
+                found.append(observed)
+            return found
+        x: Any = _unwhitened(problem.prior, u)
+        for scale in range(problem.scales, 0, -1):
+            if scale < problem.scales:
+                x = _pooled(problem.priors[scale].lattice, x)
+            if scale in scales:
+                found.append(self._observe_draws(self._model(scale), x))
+        return found[::-1]
+
+    def _observe_draws(self, model: ScaleModel, x: ArrayLike) -> np.ndarray:
+        """What a forward map in NumPy gives for fields of a scale."""
 
         def whitened() -> np.ndarray:
             return np.asarray(model.prior.whiten(jnp.asarray(x)))
@@ -380,8 +414,6 @@ class Simulator:
         try:
             observed = self._observe(model, x, self.problem.on_failure == "reject")
         except Exception as error:
-            if model.traceable:
-                raise
             raise self._raised(model, whitened(), 0, error) from error
         bad = ~np.isfinite(observed).all(1)
         if bad.any():
@@ -423,11 +455,29 @@ class Simulator:
         random directions.
         """
         key = jr.key(0) if key is None else key
-        for scale in sorted(scales or range(1, self.problem.scales + 1), reverse=True):
-            d = self.problem.priors[scale - 1].lattice.dim
-            self.evaluate(normal(jr.fold_in(key, scale), (2, d)), scale)
+        scales = sorted(scales or range(1, self.problem.scales + 1), reverse=True)
+        if self.problem.traceable and len(scales) > 1:
+            self._check_every_scale(key, scales)
+        else:
+            for scale in scales:
+                d = self.problem.priors[scale - 1].lattice.dim
+                self.evaluate(normal(jr.fold_in(key, scale), (2, d)), scale)
         if self.problem.vjp is not None:
             self._check_vjp(jr.fold_in(key, 0), tolerance)
+
+    def _check_every_scale(self, key: PRNGKeyArray, scales: Sequence[int]) -> None:
+        """The same two draws at all scales."""
+        self._require(2 * len(scales) + self._cost_of_inflation(min(scales)))
+        likelihoods = [self.likelihood(scale) for scale in scales]
+        self._spend(2 * len(scales))
+        u = normal(key, (2, self.problem.dim))
+        everywhere = self._observe_everywhere(u, scales[::-1])[::-1]
+        for scale, likelihood, observed in zip(scales, likelihoods, everywhere, strict=True):
+            values = likelihood.log_likelihood(likelihood.features(observed))
+            bad = np.isfinite(observed).all(1) & ~np.isfinite(values)
+            if bad.any():
+                at_scale = self.problem.every_scale.whitened(u, scale)
+                self._reject(self._model(scale), at_scale, 0, bad)
 
     def _check_vjp(self, key: PRNGKeyArray, tolerance: float) -> None:
         prior, layout = self.problem.prior, self.problem.layout
@@ -468,9 +518,9 @@ def _check_batch(name: str, a: ArrayLike, axes: int) -> None:
 
 
 @eqx.filter_jit
-def _sampled(prior: Prior, key: PRNGKeyArray, n: int) -> jax.Array:
-    """Fields of a prior, by one program where its parts would be a dozen."""
-    return prior.sample(key, n)
+def _unwhitened(prior: Prior, u: ArrayLike) -> jax.Array:
+    """Fields of a prior, by one program where its parts would be several."""
+    return prior.unwhiten(jnp.asarray(u))
 
 
 @eqx.filter_jit

@@ -40,6 +40,29 @@ def test_rank_is_the_smallest_that_keeps_the_tolerance():
     np.testing.assert_allclose(within.eigenvalues, found.eigenvalues)
 
 
+@pytest.mark.parametrize("shape", [(30, 200), (200, 30)], ids=str)
+def test_small_eigenvalues_beside_large_ones_are_those_of_a_singular_value_decomposition(shape):
+    """Over twenty powers of ten, of which products of rows alone would know the first sixteen."""
+    rng = np.random.default_rng(seeded(4))
+    left, right = (np.linalg.qr(rng.normal(size=(k, 20)))[0] for k in shape)
+    values = 10.0 ** np.arange(10, -10, -1)
+    gradients = np.sqrt(shape[0] * values) * left @ right.T
+    found = subspace_from_gradients(gradients, 30, tolerance=1e-6)
+    assert found.basis.shape[1] == 16  # the others are 1.1e-6 in all, of which half counts
+    np.testing.assert_allclose(found.basis.T @ found.basis, np.eye(16), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(found.eigenvalues, values[:16], rtol=1e-6)
+    overlap = np.abs(np.sum(found.basis * right[:, :16], 0))
+    np.testing.assert_allclose(overlap, 1, atol=1e-6)
+    assert found.discarded == pytest.approx(0.5 * values[16:].sum(), rel=1e-6)
+
+
+def test_directions_are_had_where_gradients_vanish():
+    found = subspace_from_gradients(np.zeros((5, 9)), 4, 0.01, min_rank=2)
+    np.testing.assert_allclose(found.basis.T @ found.basis, np.eye(2), atol=1e-15)
+    np.testing.assert_array_equal(found.eigenvalues, 0)
+    assert found.discarded == 0
+
+
 @pytest.mark.parametrize(
     ("directions", "carried"), [(5, 2), (5, 5), (2, 4), (1, 3), (3, 0)], ids=str
 )

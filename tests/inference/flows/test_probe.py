@@ -11,6 +11,7 @@ from msign import InverseProblem, LaplacePrior, Simulator
 from msign.inference.flows import probe as module
 from msign.inference.flows.directions import subspace_from_gradients
 from msign.inference.flows.probe import Fields, probe_without_gradients
+from msign.noise import parts
 from msign.variables import Variables
 
 D = 16
@@ -114,7 +115,7 @@ def test_fields_are_the_same_whenever_they_are_drawn(n, monkeypatch):
     monkeypatch.setattr(module, "part_size", lambda d: 30)
     fields = Fields(of_prior(), jr.key(seeded(2)), n)
     rows, u, ratio = map(list, zip(*fields.pieces(), strict=True))
-    assert [r.start for r in rows] == list(range(0, n, 30)) and rows[-1].stop == n
+    assert rows == parts(n, 30)
     np.testing.assert_array_equal(fields.along(np.eye(D)), np.concatenate(u))
     np.testing.assert_allclose(np.concatenate(ratio), 0, atol=1e-6)
     assert len(np.unique(np.concatenate(u)[:, 0])) == n

@@ -13,8 +13,8 @@ import numpy as np
 import paramax
 from jaxtyping import PRNGKeyArray
 
-from msign.inference.simulate import part_size
-from msign.noise import generator, normal, normal_parts
+from msign.inference.simulate import drawn_parts, part_size
+from msign.noise import generator, normal
 from msign.problems.simulator import Simulator
 from msign.variables import Variables, draw
 
@@ -39,8 +39,7 @@ class Fields(NamedTuple):
     def pieces(self) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
         """Rows, whitened coordinates `(rows, d)`, and log p - log prior, a part at a time."""
         dim, start = self.model.dim, 0
-        for noise in normal_parts(self.key, self.n, dim, part_size(dim)):
-            u, _, ratio = draw(self.model, noise)
+        for u, _, ratio in drawn_parts(self.model, self.key, self.n, part_size(dim)):
             yield slice(start, start + len(u)), u.astype(np.float64), ratio.astype(np.float64)
             start += len(u)
 
