@@ -20,6 +20,8 @@ import jax
 import jax.random as jr
 import numpy as np
 import paramax
+from scipy.optimize import brentq
+from scipy.special import expit
 
 from msign import checks
 from msign.inference.moves import Frame, adapted, log_drift, proposed, steep_directions
@@ -190,15 +192,13 @@ class Sampler(NamedTuple):
         found = highest_power(lambda t: (t - before) * log_weight, worth, before)
         temperature = max(found, math.nextafter(before, 1))  # weights too wide for any bisection
         step = (temperature - before) * log_weight
-        log_evidence = state.log_evidence + np.logaddexp.reduce(step) - np.log(len(step))
         key = jr.fold_in(self.key, 1 + len(state.steps))
         index = resampled(step, len(step), generator(key).uniform())
-        state = state._replace(
-            particles=_rows(state.particles, index),
-            temperature=temperature,
-            log_evidence=float(log_evidence),
-        )
-        return self.moved(state, self.affordable(before, temperature))
+        particles = _rows(state.particles, index)
+        state = state._replace(particles=particles, temperature=temperature)
+        state = self.moved(state, self.affordable(before, temperature))
+        ratio = bridged(step, (temperature - before) * state.particles.log_weight)
+        return state._replace(log_evidence=state.log_evidence + ratio)
 
     def affordable(self, before: float, temperature: float) -> int:
         """Sweeps that leave as much of the budget for each temperature that is still to come."""
@@ -306,6 +306,22 @@ class Sampler(NamedTuple):
 
     def _key(self, temperature: int, sweep: int) -> Any:
         return jr.fold_in(jr.fold_in(self.key, temperature), sweep)
+
+
+def bridged(before: np.ndarray, after: np.ndarray) -> float:
+    """Log of the ratio of two normalising constants, from the log of the densities' ratio.
+
+    It is given at samples of the denominator (`before`) and of the numerator (`after`, as many).
+    This is Bennett's estimate: of all that see both sides the one of least variance, if samples
+    are independent. The mean over one side alone misses what its samples do not reach.
+    """
+    margin = 1 + np.log(2 * len(before))
+    finite = np.concatenate([a[np.isfinite(a)] for a in (before, after)])
+
+    def excess(ratio: float) -> float:
+        return float(expit(before - ratio).sum() - expit(ratio - after).sum())
+
+    return float(brentq(excess, finite.min() - margin, finite.max() + margin, xtol=1e-10))
 
 
 def temperatures_left(before: float, temperature: float) -> int:
