@@ -2,8 +2,9 @@
 
 Errors come from families, the particles that descend from one draw of the flow (Chan and Lai 2013,
 Lee and Whiteley 2018): draws are independent, so families are, and what resampling and poor mixing
-do to an estimate shows in the sizes of families. It costs no simulation, where independent
-repetitions would each have to find their own temperatures with fewer particles.
+do to an estimate shows in the masses of families. It costs no simulation, where independent
+repetitions would each have to find their own temperatures with fewer particles. Of the evidence
+masses are those before the last resampling: a good flow leaves every draw its one descendant.
 
 What families do not see is where none of them is. A posterior that reaches far outside of the flow
 is found by the moves alone, by all families at one pace, and too late: the evidence is too low by
@@ -273,12 +274,11 @@ def _result(sampler: Sampler, state: State, n: int, seconds: float) -> Refined:
     modes = find_modes(np.concatenate(shown))
     inside = modes.labels[:, None] == np.arange(len(modes.fractions))
     sizes = np.bincount(family, minlength=1)
-    variance = ((sizes / count) ** 2).sum() - 1 / count  # of the evidence, relative
     return Refined(
         fields=np.concatenate(fields),
         families=family[kept],
         log_evidence=state.log_evidence,
-        log_evidence_stderr=float(np.sqrt(max(variance, 0.0))),
+        log_evidence_stderr=float(np.sqrt(max(steps[-1]["variance"], 0.0))),
         temperatures=(0.0, *(s["temperature"] for s in steps)),
         acceptance=float(
             np.average([s["acceptance"] for s in steps], weights=[s["sweeps"] for s in steps])

@@ -30,7 +30,7 @@ from msign.noise import generator, normal
 from msign.problems.inverse import InverseProblem
 from msign.problems.simulator import Simulator
 from msign.variables import Variables, draw, pulled_back
-from msign.weights import highest_power, resampled
+from msign.weights import highest_power, normalised, resampled
 
 FEWEST, MOST = 100, 1000  # particles, unless more fields are asked for
 SWEEPS_PAID = 100  # moves of every particle that a budget should pay for
@@ -122,7 +122,8 @@ class State(NamedTuple):
         temperature: T.
         log_evidence: Log of the normalising constant at T.
         angles: Of the next proposals outside and inside of the frame's directions.
-        steps: What was done at each temperature.
+        steps: What was done at each temperature; `variance` is that of the evidence so far over
+            its square, from the masses of families.
     """
 
     particles: Particles
@@ -192,13 +193,16 @@ class Sampler(NamedTuple):
         found = highest_power(lambda t: (t - before) * log_weight, worth, before)
         temperature = max(found, math.nextafter(before, 1))  # weights too wide for any bisection
         step = (temperature - before) * log_weight
+        mass = np.bincount(state.particles.family, normalised(step))
+        variance = float((mass**2).sum() - 1 / len(step))
         key = jr.fold_in(self.key, 1 + len(state.steps))
         index = resampled(step, len(step), generator(key).uniform())
         particles = _rows(state.particles, index)
         state = state._replace(particles=particles, temperature=temperature)
         state = self.moved(state, self.affordable(before, temperature))
         ratio = bridged(step, (temperature - before) * state.particles.log_weight)
-        return state._replace(log_evidence=state.log_evidence + ratio)
+        steps = [*state.steps[:-1], {**state.steps[-1], "variance": variance}]
+        return state._replace(log_evidence=state.log_evidence + ratio, steps=steps)
 
     def affordable(self, before: float, temperature: float) -> int:
         """Sweeps that leave as much of the budget for each temperature that is still to come."""
