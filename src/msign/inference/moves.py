@@ -7,8 +7,8 @@ With an angle a, a slope g and fresh standard normal numbers e, the proposal is
 preconditioned Crank-Nicolson (pCN) for g = 0 and the Langevin proposal of the same semi-implicit
 scheme for g the gradient of f (Cotter, Roberts, Stuart and White 2013): their acceptance does not
 fall as the lattice is refined. Both take the standard normal density as a reference, so they are
-made in a `Frame`: coordinates y in which particles have mean zero and unit covariance along the
-directions that data determine. Without it, one stiff direction makes small steps of all.
+made in a `Frame`: coordinates y in which particles have mean zero and at most unit covariance along
+the directions that data determine. Without it, one stiff direction makes small steps of all.
 
 Moves inside these directions and outside of them take turns, each with an angle of its own: two
 narrow modes allow small steps between them only, while all other coordinates are drawn anew.
@@ -30,7 +30,7 @@ class Frame(NamedTuple):
     Attributes:
         basis: Orthonormal directions `(d, m)`.
         mean: Of z along them `(m,)`.
-        root: Cholesky factor of its covariance `(m, m)`.
+        root: Cholesky factor of a covariance no smaller than that of z `(m, m)`.
     """
 
     basis: np.ndarray
@@ -39,10 +39,19 @@ class Frame(NamedTuple):
 
     @classmethod
     def of(cls, z: np.ndarray, basis: np.ndarray) -> "Frame":
-        """That of particles `(n, d)`, along orthonormal directions `(d, m)`."""
+        """That of particles `(n, d)`, along far fewer orthonormal directions `(d, m)`.
+
+        Large proposals forget where they came from: what they reach is the reference. One that is
+        narrower than the density reaches its tails too rarely, particles lag behind, the next
+        reference is narrower still, and families, which all share it, do not show it. A covariance
+        of n draws is too small by (1 - sqrt(m / n))^2 along its worst direction (Marchenko and
+        Pastur), so it is made larger by as much.
+        """
         r = (z @ basis).astype(np.float64)
-        covariance = np.cov(r.T).reshape(2 * r.shape[1:]) + 1e-6 * np.eye(r.shape[1])
-        return cls(basis, r.mean(0), np.linalg.cholesky(covariance))
+        n, m = r.shape
+        covariance = np.cov(r.T).reshape(m, m) + 1e-6 * np.eye(m)
+        widened = covariance / (1 - np.sqrt(m / n)) ** 2
+        return cls(basis, r.mean(0), np.linalg.cholesky(widened))
 
     @property
     def is_whole(self) -> bool:

@@ -2,8 +2,14 @@
 
 Errors come from families, the particles that descend from one draw of the flow (Chan and Lai 2013,
 Lee and Whiteley 2018): draws are independent, so families are, and what resampling and poor mixing
-do to an estimate shows in the sizes of families. It costs no simulation, where independent
-repetitions would each have to find their own temperatures with fewer particles.
+do to an estimate shows in the masses of families. It costs no simulation, where independent
+repetitions would each have to find their own temperatures with fewer particles. Of the evidence
+masses are those before the last resampling: a good flow leaves every draw its one descendant.
+
+What families do not see is where none of them is. A posterior that reaches far outside of the flow
+is found by the moves alone, by all families at one pace, and too late: the evidence is too low by
+more than its error. The weights tell, at the particles in the end: where the flow is too narrow
+their tail is very heavy (`tail`), and the verdict says that errors are not to be trusted.
 """
 
 import dataclasses
@@ -31,11 +37,12 @@ from msign.problems.simulator import BudgetExceeded, Simulator
 from msign.problems.workers import opened
 from msign.rundir import RunDirectory, damaged_checkpoint, taken_from
 from msign.variables import Variables, draw
-from msign.weights import lost_evidence
+from msign.weights import lost_evidence, pareto_khat
 
 SHOWN = 32  # variables in which modes are looked for
 FEW_FAMILIES = 20  # draws below which no error can be estimated
 ROUGH_EVIDENCE = 0.3  # standard error of the log evidence that is large
+NARROW_FLOW = 5.0  # k-hat of weights under the posterior from which errors are too small
 POOR_MIXING = 0.7  # correlation of particles with their start that is large
 
 
@@ -61,6 +68,8 @@ class Refined(NamedTuple):
         seconds: Time used.
         lost: Log evidence known from training above this one: a mode is missing (0: none for
             certain).
+        tail: Pareto k-hat of the weights posterior / flow of the particles: how far the posterior
+            reaches out of the flow (below 0: nowhere; above 5 errors are too small).
     """
 
     fields: np.ndarray
@@ -78,6 +87,7 @@ class Refined(NamedTuple):
     failures: int
     seconds: float
     lost: float = 0.0
+    tail: float = 0.0
 
     def stderr(self, values: ArrayLike) -> np.ndarray:
         """Standard error of the mean over the fields of `values` `(n, ...)`."""
@@ -100,6 +110,12 @@ class Refined(NamedTuple):
         if self.distinct < FEW_FAMILIES:
             more = 2 * FEW_FAMILIES / self.distinct
             return f"NOT RELIABLE: {figures}. {self._try(more, more)}"
+        if self.tail > NARROW_FLOW:
+            return (
+                f"ROUGH: {figures}, but the posterior reaches far out of the flow (k-hat of the "
+                f"weights there {self.tail:.2g}): errors may be several times the stated ones. Fit "
+                f"with a larger budget, or take smaller steps. {self._try(2, 1, 'ess=0.8')}"
+            )
         if self.correlation > POOR_MIXING:
             return f"ROUGH: {figures}. {self._try(2, 1)}"
         if self.log_evidence_stderr > ROUGH_EVIDENCE:
@@ -107,16 +123,14 @@ class Refined(NamedTuple):
             return f"ROUGH: {figures}. {self._try(more, more)}"
         return f"GOOD: {figures}. (A mode that the flow never visits is still not found.)"
 
-    def _try(self, budget: float, particles: float) -> str:
-        """So many times the simulations and the particles.
+    def _try(self, budget: float, particles: float, *more: str) -> str:
+        """So many times the simulations and the particles, and more options.
 
         Errors fall with the square root of the particles; more simulations for as many of them are
         more moves for each.
         """
-        return (
-            f"Try budget={rounded_up(budget * self.nfs)} with "
-            f"SMC(particles={rounded_up(particles * self.particles)})."
-        )
+        options = ", ".join([f"particles={rounded_up(particles * self.particles)}", *more])
+        return f"Try budget={rounded_up(budget * self.nfs)} with SMC({options})."
 
     def numbers(self) -> dict[str, Any]:
         """All but the fields, as plain JSON values."""
@@ -260,12 +274,11 @@ def _result(sampler: Sampler, state: State, n: int, seconds: float) -> Refined:
     modes = find_modes(np.concatenate(shown))
     inside = modes.labels[:, None] == np.arange(len(modes.fractions))
     sizes = np.bincount(family, minlength=1)
-    variance = ((sizes / count) ** 2).sum() - 1 / count  # of the evidence, relative
     return Refined(
         fields=np.concatenate(fields),
         families=family[kept],
         log_evidence=state.log_evidence,
-        log_evidence_stderr=float(np.sqrt(max(variance, 0.0))),
+        log_evidence_stderr=float(np.sqrt(max(steps[-1]["variance"], 0.0))),
         temperatures=(0.0, *(s["temperature"] for s in steps)),
         acceptance=float(
             np.average([s["acceptance"] for s in steps], weights=[s["sweeps"] for s in steps])
@@ -278,6 +291,7 @@ def _result(sampler: Sampler, state: State, n: int, seconds: float) -> Refined:
         nfs=simulator.nfs,
         failures=simulator.failures,
         seconds=round(seconds, 3),
+        tail=pareto_khat(particles.log_weight),
     )
 
 

@@ -20,6 +20,8 @@ import jax
 import jax.random as jr
 import numpy as np
 import paramax
+from scipy.optimize import brentq
+from scipy.special import expit
 
 from msign import checks
 from msign.inference.moves import Frame, adapted, log_drift, proposed, steep_directions
@@ -28,7 +30,7 @@ from msign.noise import generator, normal
 from msign.problems.inverse import InverseProblem
 from msign.problems.simulator import Simulator
 from msign.variables import Variables, draw, pulled_back
-from msign.weights import highest_power, resampled
+from msign.weights import highest_power, normalised, resampled
 
 FEWEST, MOST = 100, 1000  # particles, unless more fields are asked for
 SWEEPS_PAID = 100  # moves of every particle that a budget should pay for
@@ -120,7 +122,8 @@ class State(NamedTuple):
         temperature: T.
         log_evidence: Log of the normalising constant at T.
         angles: Of the next proposals outside and inside of the frame's directions.
-        steps: What was done at each temperature.
+        steps: What was done at each temperature; `variance` is that of the evidence so far over
+            its square, from the masses of families.
     """
 
     particles: Particles
@@ -190,15 +193,16 @@ class Sampler(NamedTuple):
         found = highest_power(lambda t: (t - before) * log_weight, worth, before)
         temperature = max(found, math.nextafter(before, 1))  # weights too wide for any bisection
         step = (temperature - before) * log_weight
-        log_evidence = state.log_evidence + np.logaddexp.reduce(step) - np.log(len(step))
+        mass = np.bincount(state.particles.family, normalised(step))
+        variance = float((mass**2).sum() - 1 / len(step))
         key = jr.fold_in(self.key, 1 + len(state.steps))
         index = resampled(step, len(step), generator(key).uniform())
-        state = state._replace(
-            particles=_rows(state.particles, index),
-            temperature=temperature,
-            log_evidence=float(log_evidence),
-        )
-        return self.moved(state, self.affordable(before, temperature))
+        particles = _rows(state.particles, index)
+        state = state._replace(particles=particles, temperature=temperature)
+        state = self.moved(state, self.affordable(before, temperature))
+        ratio = bridged(step, (temperature - before) * state.particles.log_weight)
+        steps = [*state.steps[:-1], {**state.steps[-1], "variance": variance}]
+        return state._replace(log_evidence=state.log_evidence + ratio, steps=steps)
 
     def affordable(self, before: float, temperature: float) -> int:
         """Sweeps that leave as much of the budget for each temperature that is still to come."""
@@ -306,6 +310,22 @@ class Sampler(NamedTuple):
 
     def _key(self, temperature: int, sweep: int) -> Any:
         return jr.fold_in(jr.fold_in(self.key, temperature), sweep)
+
+
+def bridged(before: np.ndarray, after: np.ndarray) -> float:
+    """Log of the ratio of two normalising constants, from the log of the densities' ratio.
+
+    It is given at samples of the denominator (`before`) and of the numerator (`after`, as many).
+    This is Bennett's estimate: of all that see both sides the one of least variance, if samples
+    are independent. The mean over one side alone misses what its samples do not reach.
+    """
+    margin = 1 + np.log(2 * len(before))
+    finite = np.concatenate([a[np.isfinite(a)] for a in (before, after)])
+
+    def excess(ratio: float) -> float:
+        return float(expit(before - ratio).sum() - expit(ratio - after).sum())
+
+    return float(brentq(excess, finite.min() - margin, finite.max() + margin, xtol=1e-10))
 
 
 def temperatures_left(before: float, temperature: float) -> int:
