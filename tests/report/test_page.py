@@ -16,7 +16,7 @@ from msign import Posterior
 from msign.cli import app
 from msign.report.markup import Html
 from msign.report.page import assembled, film
-from msign.report.run_page import reproduce, write_report
+from msign.report.run_page import _about_divergence, reproduce, write_report
 from msign.report.words import words
 from msign.weights import weight_report
 from report.untrained import SHAPES, problem_on, untrained
@@ -84,6 +84,16 @@ def test_verdict_summary_and_page_tell_the_same_numbers(grade):
     told = numbers(" ".join(words(summary).steps))
     assert told == numbers(summary["verdict"]) <= {str(v) for v in summary["try"].values()}
     assert len(told) == 2
+
+
+def test_a_divergence_within_its_error_is_a_bound_and_none_is_negative():
+    def told(found, error):
+        return _about_divergence({"jeffreys": found, "jeffreys_stderr": error})[0]
+
+    assert told(-3e-5, 4.4e-4) == "< 0.0009"
+    assert told(2e-4, 4.4e-4) == "< 0.001"
+    assert told(0.31, 0.02) == "0.31"
+    assert told(np.inf, np.nan) == "infinite"
 
 
 def test_the_script_that_may_run_is_the_page_s_own():

@@ -16,7 +16,7 @@ from msign.report.markup import Html, captioned, joined, section, tag
 from msign.report.page import certificate, film, heading, tiles, write_page
 from msign.report.posterior import all_figures, write_figures
 from msign.report.style import as_svg
-from msign.report.words import grade_of, words
+from msign.report.words import grade_of, with_error, words
 from msign.rundir import RunDirectory
 from msign.weights import HEAVY
 
@@ -63,7 +63,7 @@ def numbers(contents: Contents, run: str | os.PathLike[str]) -> Html:
         ("Effective sample size", f"{100 * s['ess_fraction']:.3g} %", "what samples are worth"),
         ("k-hat", f"{s['khat']:.2f}", _about_tail(s)),
         ("Jeffreys divergence", *_about_divergence(s)),
-        ("Log evidence", f"{s['log_evidence']:.4g}", f"± {s['log_evidence_stderr']:.1g}"),
+        ("Log evidence", *with_error(s["log_evidence"], s["log_evidence_stderr"])),
         ("Simulations", _count(s["nfs"]), allowed),
         ("Time", _duration(s["seconds"]), f"{s['seconds'] / max(s['nfs'], 1) * 1e3:.3g} ms each"),
     ]
@@ -82,11 +82,13 @@ def _about_tail(summary: dict[str, Any]) -> str:
 
 
 def _about_divergence(summary: dict[str, Any]) -> tuple[str, str]:
-    """The divergence and its error; infinite where samples are impossible."""
-    if np.isfinite(summary["jeffreys"]):
-        error = f"± {summary['jeffreys_stderr']:.1g} nats from the posterior"
-        return f"{summary['jeffreys']:.2g}", error
-    return "infinite", "some samples cannot be simulated"
+    """The divergence and its error; a bound where it is lost in that, as below zero."""
+    found, error = summary["jeffreys"], summary["jeffreys_stderr"]
+    if not np.isfinite(found):
+        return "infinite", "some samples cannot be simulated"
+    if found < error:
+        return f"< {max(found, 0) + 2 * error:.1g}", "nats from the posterior, too small to measure"
+    return f"{found:.2g}", f"± {error:.1g} nats from the posterior"
 
 
 def fields(contents: Contents, figures: dict[str, Html]) -> Html:
@@ -109,7 +111,10 @@ def fields(contents: Contents, figures: dict[str, Html]) -> Html:
         "samples, refined, as `posterior.sample(n, seed, scale=l)` gives them."
     )
     kind = None if posterior.prior.lattice.ndim == 2 else "whole"
-    estimate = captioned(figures["estimate"], f"{', '.join(shown)}.", class_=kind)
+    about = f"{', '.join(shown)}."
+    if len(contents.mode_means) > 1:
+        about += " The mean of several modes need not look like any of them: see Modes."
+    estimate = captioned(figures["estimate"], about, class_=kind)
     samples = captioned(film(frames), caption, class_=kind)
     return section("fields", "Fields", tag("div", estimate, samples, class_="pictures"))
 

@@ -85,8 +85,7 @@ def _good(summary: dict[str, Any], run: str) -> Words:
     trust = [
         f"Means, standard deviations, quantiles and probabilities of samples as they are: {fields} "
         f"of them are worth {worth} independent draws of the exact posterior.",
-        f"The log evidence, {summary['log_evidence']:.4g} ± "
-        f"{summary['log_evidence_stderr']:.2g}, with which models can be compared.",
+        f"The log evidence, {_evidence(summary)}, with which models can be compared.",
     ]
     count = len(summary["mode_fractions"])
     if count > 1:
@@ -129,8 +128,7 @@ def _rough(summary: dict[str, Any], run: str) -> Words:
         [
             f"Means and standard deviations of weighted samples, of which {counts} (effective "
             f"sample size {100 * ess:.2g} percent).",
-            "The log evidence "
-            f"{summary['log_evidence']:.4g} ± {summary['log_evidence_stderr']:.2g}.",
+            f"The log evidence {_evidence(summary)}.",
         ],
         doubt,
         [
@@ -248,6 +246,18 @@ def _refine_step(summary: dict[str, Any], run: str) -> str:
         f"Go on from these samples to the posterior: `msign refine {run} -n {numbers['fields']} "
         f"--budget {numbers['refine_budget']}`."
     )
+
+
+def with_error(value: float, error: float) -> tuple[str, str]:
+    """A number with as many digits as its standard error leaves it, and the error."""
+    if not (math.isfinite(value) and math.isfinite(error) and error > 0):
+        return f"{value:.4g}", f"± {error:.1g}"
+    digits = max(0, -math.floor(math.log10(error)))
+    return f"{value:.{digits}f}", f"± {error:.{digits}f}"
+
+
+def _evidence(summary: dict[str, Any]) -> str:
+    return " ".join(with_error(summary["log_evidence"], summary["log_evidence_stderr"]))
 
 
 def _number(value: float) -> str:
