@@ -34,7 +34,11 @@ from msign.cli import app
 SIGNALS = (signal.SIGKILL, signal.SIGINT)
 LONGEST = 900  # seconds that a process may take
 LEAVING = 10  # seconds that workers have to see that their run is gone
-PROBLEM = ["synthetic", "--size", "4"]  # two modes, two stages
+# Two modes, two stages; a refinement has something to do where the run ended too early.
+RUNS = {
+    "run": ["synthetic", "--size", "4", "--budget", "5000"],
+    "refine": ["synthetic", "--size", "4", "--gamma", "0.03", "--budget", "1000"],
+}
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -120,12 +124,11 @@ class Trials:
     Args:
         kind: `run` or `refine`.
         folder: Where all files go.
-        budget: Simulations of the run.
         workers: Processes that evaluate the forward map, then in NumPy; 0: none.
     """
 
-    def __init__(self, kind: str, folder: pathlib.Path, budget: int = 5000, workers: int = 0):
-        self.kind, self.folder, self.budget, self.workers = kind, folder, budget, workers
+    def __init__(self, kind: str, folder: pathlib.Path, workers: int = 0):
+        self.kind, self.folder, self.workers = kind, folder, workers
         self.whole = folder / "whole"
         if not (self.whole / "report.html").exists():
             shutil.rmtree(self.whole, ignore_errors=True)
@@ -159,8 +162,8 @@ class Trials:
     def start(self, kind: str, out: pathlib.Path, resume: bool = False) -> Process:
         hidden = ["--black-box"] if self.workers else []
         where = {
-            "run": ["run", *PROBLEM, *hidden, "--out", str(out), "--budget", str(self.budget)],
-            "refine": ["refine", str(out), "-n", "200", "--budget", "2e4"],
+            "run": ["run", *RUNS[self.kind], *hidden, "--out", str(out)],
+            "refine": ["refine", str(out), "-n", "200", "--budget", "1e5"],
         }
         spread = ["--workers", str(self.workers)] if self.workers else []
         goes_on = ["--resume"] if resume else []
@@ -261,7 +264,7 @@ def main() -> None:
         os.environ["MSIGN_CACHE"] = str(folder / "programs")
         groups = {}
         for workers, kind in itertools.product(options.workers, kinds):
-            place = folder / f"{workers} workers"
+            place = folder / f"{kind} {workers}"
             place.mkdir(parents=True, exist_ok=True)
             trials = Trials(kind, place, workers=workers)
             print(f"{kind}, {workers} workers: {trials.seconds:.1f} s undisturbed", flush=True)
