@@ -87,13 +87,17 @@ def test_verdict_summary_and_page_tell_the_same_numbers(grade):
 
 
 def test_a_divergence_within_its_error_is_a_bound_and_none_is_negative():
-    def told(found, error):
-        return _about_divergence({"jeffreys": found, "jeffreys_stderr": error})[0]
+    def told(found, error, lost=0.0):
+        weights = {"ess_fraction": 0.9, "khat": 0.1, "worst_log_weight": 0.1}
+        numbers = {"jeffreys": found, "jeffreys_stderr": error, "lost_evidence": lost}
+        return _about_divergence({**weights, **numbers})[0]
 
     assert told(-3e-5, 4.4e-4) == "< 0.0009"
     assert told(2e-4, 4.4e-4) == "< 0.001"
     assert told(0.31, 0.02) == "0.31"
+    assert told(393.2, 3.0) == "393"
     assert told(np.inf, np.nan) == "infinite"
+    assert told(0.003, 0.002, lost=0.7) == "large"  # its own samples cannot see that
 
 
 def test_the_script_that_may_run_is_the_page_s_own():

@@ -63,8 +63,7 @@ def words(summary: dict[str, Any], misfit: Misfit | None = None, run: str = "RUN
         run: The run's directory, for commands.
     """
     grade = grade_of(summary)
-    lost = summary.get("lost_evidence", 0.0) > 0
-    if lost and not is_poor(*(summary[name] for name in WEIGHTS)):
+    if is_missing_a_part(summary):
         found = _lost_mode(summary)
     elif not math.isfinite(summary["log_evidence"]):
         found = _without_simulations()
@@ -127,7 +126,7 @@ def _rough(summary: dict[str, Any], run: str) -> Words:
         "Usable with importance weights, not without.",
         [
             f"Means and standard deviations of weighted samples, of which {counts} (effective "
-            f"sample size {100 * ess:.2g} percent).",
+            f"sample size {percent(ess)}).",
             f"The log evidence {_evidence(summary)}.",
         ],
         doubt,
@@ -146,8 +145,7 @@ def _unreliable(summary: dict[str, Any], run: str) -> Words:
         last = sound[-1]
         trust.append(
             f"The coarse picture up to scale {last['scale']} ({last['dimension']} values): its "
-            f"stage ended with an effective sample size of {100 * last['ess_fraction']:.2g} "
-            "percent."
+            f"stage ended with an effective sample size of {percent(last['ess_fraction'])}."
         )
     numbers = summary["try"]
     fields = numbers["fields"]
@@ -188,7 +186,7 @@ def _lost_mode(summary: dict[str, Any]) -> Words:
         "A part of the posterior is missing from these samples.",
         [
             "What samples look like within the modes that were kept (effective sample size "
-            f"{100 * summary['ess_fraction']:.2g} percent there).",
+            f"{percent(summary['ess_fraction'])} there).",
         ],
         [
             f"Everything else. Fields met in training carry about {100 * missing:.0f} percent of "
@@ -209,11 +207,11 @@ def _with_failures(found: Words, summary: dict[str, Any]) -> Words:
     failures, nfs = summary["failures"], max(1, summary["nfs"])
     if not failures:
         return found
-    part = f"{_number(failures)} of {_number(nfs)} simulations ({100 * failures / nfs:.2g} percent)"
+    part = f"{_number(failures)} of {_number(nfs)} simulations ({percent(failures / nfs)})"
     doubt = (
-        f"Fields that could not be simulated: {part} failed, and such fields count as impossible. "
-        "That is right where failure means an impossible field, and wrong where the simulator is "
-        "at fault."
+        f"What is said of fields that could not be simulated: {part} failed, and these count "
+        "as impossible. That is right where failure means an impossible field, and wrong where the "
+        "simulator is at fault."
     )
     step = (
         "Look at a field that fails: a run with `on_failure='raise'` stops at the first and keeps "
@@ -221,7 +219,7 @@ def _with_failures(found: Words, summary: dict[str, Any]) -> Words:
     )
     title = found.title
     if found.grade != "NOT RELIABLE":
-        title = f"{title} Some simulations failed: see what cannot be trusted."
+        title = f"{title} Fields that could not be simulated count as impossible."
     return found._replace(title=title, doubt=[doubt, *found.doubt], steps=[step, *found.steps])
 
 
@@ -246,6 +244,18 @@ def _refine_step(summary: dict[str, Any], run: str) -> str:
         f"Go on from these samples to the posterior: `msign refine {run} -n {numbers['fields']} "
         f"--budget {numbers['refine_budget']}`."
     )
+
+
+def is_missing_a_part(summary: dict[str, Any]) -> bool:
+    """Whether fields of training have evidence that the samples lack, and weights that say so."""
+    lost = summary.get("lost_evidence", 0.0) > 0
+    return lost and not is_poor(*(summary[name] for name in WEIGHTS))
+
+
+def percent(part: float) -> str:
+    """A part in words."""
+    value = 100 * part
+    return f"{value:.0f} percent" if value >= 10 else f"{value:.2g} percent"
 
 
 def with_error(value: float, error: float) -> tuple[str, str]:
