@@ -16,7 +16,7 @@ from msign import Posterior
 from msign.cli import app
 from msign.report.markup import Html
 from msign.report.page import assembled, film
-from msign.report.run_page import _about_divergence, reproduce, write_report
+from msign.report.run_page import _about_divergence, refining, reproduce, write_report
 from msign.report.words import words
 from msign.weights import weight_report
 from report.untrained import SHAPES, problem_on, untrained
@@ -114,6 +114,16 @@ def test_the_command_to_reproduce_is_quoted_for_a_shell(saved, tmp_path):
     (folder / "problem.json").write_text(json.dumps(origin))
     page = reproduce(Posterior.load(folder), folder)
     assert "msign run &#x27;x.py:p; rm -rf ~&#x27; --size 8 --black-box --budget" in page
+
+
+def test_the_command_that_refines_names_the_file_of_the_problem(tmp_path):
+    assert refining(tmp_path) is None  # a fit in Python
+    for problem, command in {
+        "synthetic": f"msign refine {tmp_path}",
+        "a b.py:p": f"msign refine {tmp_path} --problem 'a b.py:p'",
+    }.items():
+        (tmp_path / "problem.json").write_text(json.dumps({"problem": problem, "options": {}}))
+        assert refining(tmp_path) == command
 
 
 def test_a_coarse_stage_has_a_page_as_well(tmp_path):

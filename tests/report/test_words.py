@@ -98,6 +98,10 @@ def test_an_untrained_run_keeps_its_coarse_picture_and_gets_a_budget():
     assert "Nothing" in none.trust[0]
 
 
+def test_a_run_of_python_code_is_refined_in_python():
+    assert "posterior.refine(1000, budget=12000)" in words(UNTRAINED, refine=None).steps[0]
+
+
 def test_a_lost_mode_says_how_much_is_missing_and_that_refining_is_no_help():
     found = words(LOST)
     assert "missing" in found.title

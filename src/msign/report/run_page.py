@@ -33,7 +33,8 @@ def write_report(posterior: Posterior, run: str | os.PathLike[str]) -> pathlib.P
 def body(contents: Contents, figures: dict[str, Html], run: str | os.PathLike[str]) -> Html:
     """All of the page, with figures by their names."""
     posterior, summary = contents.posterior, contents.summary
-    said = words(summary, misfit_of(posterior.predictive), shlex.quote(os.fspath(run)))
+    place, misfit = pathlib.Path(run), misfit_of(posterior.predictive)
+    said = words(summary, misfit, shlex.quote(os.fspath(run)), refining(place))
     lattice = posterior.prior.lattice
     cells = " × ".join(map(str, lattice.shape))
     what = f"{cells} cells, {posterior.problem.scales} scales, dimension {lattice.dim}"
@@ -52,6 +53,15 @@ def body(contents: Contents, figures: dict[str, Html], run: str | os.PathLike[st
             tag("footer", "Made by msign from the run's own files; nothing was simulated for it."),
         ]
     )
+
+
+def refining(run: pathlib.Path) -> str | None:
+    """The command that refines a run, with its problem's file; None if the run names no problem."""
+    if not (run / "problem.json").exists():
+        return None
+    problem = str(RunDirectory(run, write=False).read_json("problem.json")["problem"])
+    named = ["--problem", problem] if ".py" in problem else []
+    return shlex.join(["msign", "refine", os.fspath(run), *named])
 
 
 def numbers(contents: Contents, run: str | os.PathLike[str]) -> Html:

@@ -54,13 +54,19 @@ def grade_of(summary: dict[str, Any]) -> str:
     return found if found in ("GOOD", "ROUGH") else "NOT RELIABLE"
 
 
-def words(summary: dict[str, Any], misfit: Misfit | None = None, run: str = "RUN") -> Words:
+def words(
+    summary: dict[str, Any],
+    misfit: Misfit | None = None,
+    run: str = "RUN",
+    refine: str | None = "msign refine RUN",
+) -> Words:
     """What a reader should know before anything else.
 
     Args:
         summary: Of the run.
         misfit: Of the data, where there are observations.
         run: The run's directory, for commands.
+        refine: The command that refines it; None where only Python code has its problem.
     """
     grade = grade_of(summary)
     if is_missing_a_part(summary):
@@ -70,9 +76,9 @@ def words(summary: dict[str, Any], misfit: Misfit | None = None, run: str = "RUN
     elif grade == "GOOD":
         found = _good(summary, run)
     elif grade == "ROUGH":
-        found = _rough(summary, run)
+        found = _rough(summary, refine)
     else:
-        found = _unreliable(summary, run)
+        found = _unreliable(summary, refine)
     found = _with_failures(found, summary)
     found = _with_misfit(found, misfit)
     return found._replace(steps=[*found.steps, *map(str, summary.get("advice", ()))])
@@ -103,7 +109,7 @@ def _good(summary: dict[str, Any], run: str) -> Words:
     )
 
 
-def _rough(summary: dict[str, Any], run: str) -> Words:
+def _rough(summary: dict[str, Any], refine: str | None) -> Words:
     ess, numbers = summary["ess_fraction"], summary["try"]
     one_in = max(1, round(1 / ess))
     counts = f"one in {one_in} counts" if one_in > 1 else "nearly all count"
@@ -133,12 +139,12 @@ def _rough(summary: dict[str, Any], run: str) -> Words:
         [
             f"Correct the samples: `posterior.resample({numbers['fields']}, "
             f"draws={numbers['draws']})` takes {_number(numbers['draws'])} simulations.",
-            _refine_step(summary, run),
+            _refine_step(summary, refine),
         ],
     )
 
 
-def _unreliable(summary: dict[str, Any], run: str) -> Words:
+def _unreliable(summary: dict[str, Any], refine: str | None) -> Words:
     trust = []
     sound = [s for s in summary["stages"][:-1] if s["ess_fraction"] >= SOUND_ESS]
     if sound:
@@ -153,7 +159,7 @@ def _unreliable(summary: dict[str, Any], run: str) -> Words:
         f"Train longer: `--budget {numbers['fit_budget']}`; this run used "
         f"{_number(summary['nfs'])} simulations."
     )
-    steps = [_refine_step(summary, run), longer]
+    steps = [_refine_step(summary, refine), longer]
     if numbers["fit_budget"] < numbers["refine_budget"]:
         steps.reverse()  # what costs less stands first
     steps[1] = f"Or {steps[1][0].lower()}{steps[1][1:]}"
@@ -238,12 +244,14 @@ def _with_misfit(found: Words, misfit: Misfit | None) -> Words:
     return found._replace(doubt=[doubt, *found.doubt], steps=[step, *found.steps])
 
 
-def _refine_step(summary: dict[str, Any], run: str) -> str:
-    numbers = summary["try"]
-    return (
-        f"Go on from these samples to the posterior: `msign refine {run} -n {numbers['fields']} "
-        f"--budget {numbers['refine_budget']}`."
-    )
+def _refine_step(summary: dict[str, Any], refine: str | None) -> str:
+    fields, budget = summary["try"]["fields"], summary["try"]["refine_budget"]
+    if refine is None:
+        return (
+            f"Go on from these samples to the posterior: `posterior.refine({fields}, "
+            f"budget={budget})`."
+        )
+    return f"Go on from these samples to the posterior: `{refine} -n {fields} --budget {budget}`."
 
 
 def is_missing_a_part(summary: dict[str, Any]) -> bool:
