@@ -202,9 +202,10 @@ class Trials:
             return False, f"done with code {process.code}"
         (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)  # as a terminal
         code = process.wait()
-        told = f"after {moment:.1f} s code {code}"
-        if number == signal.SIGINT and code and "--resume" not in process.text.read_text():
-            told += f" WITHOUT a command to go on: {process.text.read_text()[-500:]!r}"
+        told, text = f"after {moment:.1f} s code {code}", process.text.read_text()
+        started = text.strip() != "stopped"  # before the command has looked for its files
+        if number == signal.SIGINT and code and started and "--resume" not in text:
+            told += f" WITHOUT a command to go on: {text[-500:]!r}"
         if left := process.leaves():
             told += f" WITH processes {left} left behind"
         return True, told

@@ -9,11 +9,13 @@ import time
 import numpy as np
 import pytest
 import typer
+from typer.testing import CliRunner
 
 from conformance import SMALL_INFORMED
 from helpers import seeded
 from inference.small import growing_problem
 from msign import FitConfig, Posterior, fit
+from msign.cli import app
 from msign.cli_errors import one_line_errors
 from msign.inference.files import FitFiles
 from msign.interrupts import StopAtCheckpoint
@@ -108,4 +110,13 @@ def test_one_that_comes_where_nothing_can_be_raised_is_not_lost(capsys):
             time.sleep(0.1)
     assert end.value.exit_code == 130
     assert sys.unraisablehook is usual
-    assert capsys.readouterr().err == "stopped; nothing was kept\n"
+    assert capsys.readouterr().err == "stopped\n"
+
+
+def test_one_that_comes_while_a_command_starts_is_no_silence(monkeypatch):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("msign.compilation.keep_compiled_programs", interrupted)
+    result = CliRunner().invoke(app, ["runs"])
+    assert result.exit_code == 130 and result.output == "stopped\n"

@@ -46,7 +46,9 @@ class one_line_errors:
             raise typer.Exit(INTERRUPTED) from None
 
     def _how_to_go_on(self) -> str:
-        if self.checkpoints is None or not (self.checkpoints / "config.json").exists():
+        if self.checkpoints is None:
+            return "stopped"
+        if not (self.checkpoints / "config.json").exists():
             return "stopped; nothing was kept"
         return f"stopped; this goes on:\n  {resuming(sys.argv[1:])}"
 
