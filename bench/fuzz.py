@@ -1,9 +1,10 @@
-"""Damaged and malicious run directories, shown, sampled and listed: errors must be clean.
+"""Damaged and malicious run directories, shown, sampled, listed, reported: errors must be clean.
 
-    python bench/fuzz.py [--times 1000] [--seed 0]
+    python bench/fuzz.py [--times 1000] [--seed 0] [--reported 10]
 
 Every trial damages one file of a small finished run and gives the directory to `msign show`,
-`msign sample` and `msign runs`. A clean end is success, or one line that begins with `error:` and
+`msign sample` and `msign runs`, one in ten of them to `msign report`, too, which takes seconds to
+draw where it draws at all. A clean end is success, or one line that begins with `error:` and
 exit code 1. Anything else, a file that code in the directory left behind above all, is printed.
 """
 
@@ -29,7 +30,18 @@ from typer.testing import CliRunner
 import msign
 from msign.cli import app
 
-FILES = ("summary.json", "config.json", "posterior.json", "prior.npz", "stage_1.npz", "stage_2.npz")
+FILES = (
+    "summary.json",
+    "config.json",
+    "posterior.json",
+    "environment.json",
+    "problem.json",
+    "prior.npz",
+    "stage_1.npz",
+    "stage_2.npz",
+    "predictive.npz",
+    "known.npz",
+)
 VALUES = (None, True, -1, 0, 7, 10**5, 2**63, 0.5, 1e308, float("nan"), "", "\x1b[2J", [], {}, [[]])
 SECONDS = 120  # that a command may take
 Mutation = Callable[[pathlib.Path, random.Random, pathlib.Path], None]
@@ -40,6 +52,8 @@ def make_run(out: pathlib.Path) -> None:
     config = msign.FitConfig(steps=20, rounds=1, round_size=100, certificate=100)
     problem = msign.problems.synthetic(size=4)
     msign.fit(problem, 1000, 0, out, progress=False, config=config, report=False)
+    origin = {"problem": "synthetic", "options": {"size": 4}}
+    (out / "problem.json").write_text(json.dumps(origin))
 
 
 # --- mutations ------------------------------------------------------------------------------------
@@ -177,7 +191,9 @@ def _pack(path: pathlib.Path, members: dict[str, bytes], compression: int = 0) -
 # --- trials ---------------------------------------------------------------------------------------
 
 
-def faults(whole: pathlib.Path, folder: pathlib.Path, rng: random.Random) -> tuple[str, list[str]]:
+def faults(
+    whole: pathlib.Path, folder: pathlib.Path, rng: random.Random, reported: bool
+) -> tuple[str, list[str]]:
     """What was done to a copy of a run, and what was not clean about what commands made of it."""
     run, canary = folder / "run", folder / "canary"
     shutil.rmtree(run, ignore_errors=True)
@@ -185,11 +201,12 @@ def faults(whole: pathlib.Path, folder: pathlib.Path, rng: random.Random) -> tup
     name, mutation = rng.choice(FILES), rng.choice(MUTATIONS)
     mutation(run / name, rng, canary)
     found = []
-    for arguments in (
+    commands = [
         ["show", str(run)],
         ["sample", str(run), "-n", "3", "-o", str(folder / "x.npy")],
         ["runs", str(folder)],
-    ):
+    ]
+    for arguments in commands + [["report", str(run)]] * reported:
         signal.alarm(SECONDS)
         result = CliRunner().invoke(app, arguments)
         signal.alarm(0)
@@ -210,6 +227,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--times", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--reported", type=int, default=10, help="One in how many has a page.")
     options = parser.parse_args()
     os.environ["MSIGN_CACHE"] = "off"
     kinds: Counter[str] = Counter()
@@ -219,7 +237,8 @@ def main() -> None:
         whole = folder.parent / f"{folder.name}-whole"
         try:
             for i in range(options.times):
-                what, found = faults(whole, folder, random.Random(f"{options.seed} {i}"))
+                rng = random.Random(f"{options.seed} {i}")
+                what, found = faults(whole, folder, rng, i % options.reported == 0)
                 kinds["clean" if not found else "NOT CLEAN"] += 1
                 for text in found:
                     print(f"{i}: {what}: {text}", flush=True)

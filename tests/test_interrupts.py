@@ -2,15 +2,21 @@
 
 import os
 import signal
+import sys
 import threading
+import time
 
 import numpy as np
 import pytest
+import typer
+from typer.testing import CliRunner
 
 from conformance import SMALL_INFORMED
 from helpers import seeded
 from inference.small import growing_problem
 from msign import FitConfig, Posterior, fit
+from msign.cli import app
+from msign.cli_errors import one_line_errors
 from msign.inference.files import FitFiles
 from msign.interrupts import StopAtCheckpoint
 
@@ -89,3 +95,28 @@ def test_a_fit_stops_after_its_checkpoint_and_goes_on_to_the_same_numbers(tmp_pa
     found = Posterior.load(tmp_path)
     assert found.nfs == whole.nfs
     np.testing.assert_array_equal(found.sample(5), whole.sample(5))
+
+
+def test_one_that_comes_where_nothing_can_be_raised_is_not_lost(capsys):
+    class Collected:
+        def __del__(self):
+            interrupt()  # as while JAX looks after its memory
+            time.sleep(0.1)
+
+    usual = sys.unraisablehook
+    with pytest.raises(typer.Exit) as end, one_line_errors():
+        Collected()
+        for _ in range(100):
+            time.sleep(0.1)
+    assert end.value.exit_code == 130
+    assert sys.unraisablehook is usual
+    assert capsys.readouterr().err == "stopped\n"
+
+
+def test_one_that_comes_while_a_command_starts_is_no_silence(monkeypatch):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("msign.compilation.keep_compiled_programs", interrupted)
+    result = CliRunner().invoke(app, ["runs"])
+    assert result.exit_code == 130 and result.output == "stopped\n"

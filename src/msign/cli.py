@@ -48,10 +48,11 @@ def _setup() -> None:
     """Keep compiled code between calls of the command."""
     import warnings
 
-    from msign.compilation import keep_compiled_programs
-
     warnings.filterwarnings("ignore", message="(?s).*ArviZ is undergoing", category=FutureWarning)
-    keep_compiled_programs()
+    with one_line_errors():
+        from msign.compilation import keep_compiled_programs
+
+        keep_compiled_programs()
 
 
 @app.command()
@@ -96,18 +97,18 @@ def run(
     dask: Dask = None,
 ) -> None:
     """Learn a posterior; print its summary, write figures and the page `report.html`."""
-    from msign.bijections import GlowConfig
-    from msign.experiments.run import (
-        default_budget,
-        load_problem,
-        named_executor,
-        named_flow,
-        run_problem,
-        summary_lines,
-    )
-    from msign.inference import FitConfig
-
     with one_line_errors(checkpoints=out):
+        from msign.bijections import GlowConfig
+        from msign.experiments.run import (
+            default_budget,
+            load_problem,
+            named_executor,
+            named_flow,
+            run_problem,
+            summary_lines,
+        )
+        from msign.inference import FitConfig
+
         chosen = {"gamma": gamma, "tilt": tilt, "black_box": black_box, "hard": hard}
         chosen |= {"inflate": 0 if as_in_paper and inflate is None else inflate}
         made = load_problem(problem, size=size, **chosen)
@@ -195,10 +196,10 @@ def refine(
     dask: Dask = None,
 ) -> None:
     """Take a run on to the posterior by sequential Monte Carlo: fields, evidence, modes."""
-    from msign.experiments.refine import refine_run, refined_lines
-    from msign.experiments.run import named_executor
-
     with one_line_errors(checkpoints=run / "refine"):
+        from msign.experiments.refine import refine_run, refined_lines
+        from msign.experiments.run import named_executor
+
         options = {"size": size, "gamma": gamma, "tilt": tilt, "hard": hard}
         executor = named_executor(workers, dask)
         given = (run, problem, options, n, budget, seed, moves, resume, overwrite)

@@ -1,12 +1,16 @@
 """Errors of a user's input as one line, and Ctrl-C, for all commands."""
 
+import _thread
 import pathlib
 import shlex
 import sys
+import threading
+from typing import Any
 
 import typer
 
 INTERRUPTED = 130  # the exit code of a shell's command that Ctrl-C ended
+AGAIN = 0.02  # seconds after which a Ctrl-C that was lost comes once more
 
 
 class one_line_errors:
@@ -19,9 +23,20 @@ class one_line_errors:
     def __init__(self, checkpoints: pathlib.Path | None = None):
         self.checkpoints = checkpoints
 
-    def __enter__(self) -> None: ...
+    def __enter__(self) -> None:
+        self.ignored, sys.unraisablehook = sys.unraisablehook, self._not_raised
+
+    def _not_raised(self, found: Any) -> None:
+        """Ctrl-C where nothing can be raised, as in what JAX does while memory is collected.
+
+        Python prints such an error and goes on as if it had not been.
+        """
+        if found.exc_type is not KeyboardInterrupt:
+            return self.ignored(found)
+        return threading.Timer(AGAIN, _thread.interrupt_main).start()
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        sys.unraisablehook = self.ignored
         if isinstance(error, ValueError | OSError | RuntimeError | MemoryError):
             text = str(error) or type(error).__name__
             typer.secho(f"error: {printable(text)}", fg="red", err=True)
@@ -31,7 +46,9 @@ class one_line_errors:
             raise typer.Exit(INTERRUPTED) from None
 
     def _how_to_go_on(self) -> str:
-        if self.checkpoints is None or not (self.checkpoints / "config.json").exists():
+        if self.checkpoints is None:
+            return "stopped"
+        if not (self.checkpoints / "config.json").exists():
             return "stopped; nothing was kept"
         return f"stopped; this goes on:\n  {resuming(sys.argv[1:])}"
 

@@ -10,7 +10,7 @@ from inference.small import growing_problem
 from msign import FitConfig, Simulator, fit
 from msign.inference.files import FitFiles
 from msign.inference.run import Run
-from msign.inference.watch import Watch, clock, compilation_watch, most_left
+from msign.inference.watch import Watch, busy, clock, compilation_watch, most_left
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 CONFIG = FitConfig(
@@ -86,3 +86,9 @@ def test_stage_activity_and_counts_are_true_and_go_on_after_a_resume(tmp_path, m
 def test_silence_where_none_is_wanted(capsys):
     fit(growing_problem(), 1500, 0, progress=False, config=CONFIG)
     assert capsys.readouterr().err == ""
+
+
+def test_what_is_under_way_leaves_no_trace_where_there_is_no_terminal(capfd):
+    with busy("drawing the report"):
+        pass
+    assert capfd.readouterr() == ("", "")

@@ -16,7 +16,7 @@ from msign import Posterior
 from msign.cli import app
 from msign.report.markup import Html
 from msign.report.page import assembled, film
-from msign.report.run_page import reproduce, write_report
+from msign.report.run_page import _about_divergence, refining, reproduce, write_report
 from msign.report.words import words
 from msign.weights import weight_report
 from report.untrained import SHAPES, problem_on, untrained
@@ -86,6 +86,20 @@ def test_verdict_summary_and_page_tell_the_same_numbers(grade):
     assert len(told) == 2
 
 
+def test_a_divergence_within_its_error_is_a_bound_and_none_is_negative():
+    def told(found, error, lost=0.0):
+        weights = {"ess_fraction": 0.9, "khat": 0.1, "worst_log_weight": 0.1}
+        numbers = {"jeffreys": found, "jeffreys_stderr": error, "lost_evidence": lost}
+        return _about_divergence({**weights, **numbers})[0]
+
+    assert told(-3e-5, 4.4e-4) == "< 0.0009"
+    assert told(2e-4, 4.4e-4) == "< 0.001"
+    assert told(0.31, 0.02) == "0.31"
+    assert told(393.2, 3.0) == "393"
+    assert told(np.inf, np.nan) == "infinite"
+    assert told(0.003, 0.002, lost=0.7) == "large"  # its own samples cannot see that
+
+
 def test_the_script_that_may_run_is_the_page_s_own():
     page = assembled("t", film([("a", Html("x")), ("b", Html("y"))]))
     policy = re.search(r'Content-Security-Policy" content="([^"]+)"', page)[1]
@@ -100,6 +114,16 @@ def test_the_command_to_reproduce_is_quoted_for_a_shell(saved, tmp_path):
     (folder / "problem.json").write_text(json.dumps(origin))
     page = reproduce(Posterior.load(folder), folder)
     assert "msign run &#x27;x.py:p; rm -rf ~&#x27; --size 8 --black-box --budget" in page
+
+
+def test_the_command_that_refines_names_the_file_of_the_problem(tmp_path):
+    assert refining(tmp_path) is None  # a fit in Python
+    for problem, command in {
+        "synthetic": f"msign refine {tmp_path}",
+        "a b.py:p": f"msign refine {tmp_path} --problem 'a b.py:p'",
+    }.items():
+        (tmp_path / "problem.json").write_text(json.dumps({"problem": problem, "options": {}}))
+        assert refining(tmp_path) == command
 
 
 def test_a_coarse_stage_has_a_page_as_well(tmp_path):

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from msign.inference.remedies import Remedies
-from msign.report.words import Misfit, words
+from msign.report.words import Misfit, with_error, words
 
 STAGES = [
     {"scale": 1, "dimension": 4, "ess_fraction": 0.9},
@@ -98,6 +98,10 @@ def test_an_untrained_run_keeps_its_coarse_picture_and_gets_a_budget():
     assert "Nothing" in none.trust[0]
 
 
+def test_a_run_of_python_code_is_refined_in_python():
+    assert "posterior.refine(1000, budget=12000)" in words(UNTRAINED, refine=None).steps[0]
+
+
 def test_a_lost_mode_says_how_much_is_missing_and_that_refining_is_no_help():
     found = words(LOST)
     assert "missing" in found.title
@@ -145,3 +149,11 @@ def test_fields_that_all_fail_are_not_to_be_refined():
 
 def test_advice_of_the_run_itself_is_passed_on():
     assert words({**GOOD, "advice": ["try inflate=100"]}).steps[-1] == "try inflate=100"
+
+
+def test_a_number_has_the_digits_that_its_error_leaves():
+    assert with_error(-2.95274, 0.00029) == ("-2.9527", "± 0.0003")
+    assert with_error(-331.3712, 0.037) == ("-331.37", "± 0.04")
+    assert with_error(-1234.5678, 25.0) == ("-1235", "± 25")
+    assert with_error(-2.5, 0.0) == ("-2.5", "± 0")
+    assert with_error(-math.inf, math.nan) == ("-inf", "± nan")

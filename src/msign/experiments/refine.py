@@ -28,7 +28,10 @@ def problem_of(
             origin = {"problem": str(found["problem"]), "options": dict(found["options"])}
     if origin["problem"] not in BUILT_IN:
         known = "unknown" if origin["problem"] is None else repr(origin["problem"])
-        raise ValueError(f"problem must be given: that of the run in {run} is {known}")
+        raise ValueError(
+            f"problem must be given (--problem FILE.py:NAME): that of the run in {run} is {known}, "
+            "and code is run only if you name it"
+        )
     given = {k: v for k, v in options.items() if v is not None}
     return load_problem(origin["problem"], **{**origin["options"], **given})
 

@@ -14,6 +14,7 @@ from msign.diagnostics import evaluate_against_reference
 from msign.experiments.problem_file import DEFAULT_NAME, load_problem_file
 from msign.inference import Cellwise, Combined, FitConfig, Glow, Informed, Posterior, fit
 from msign.inference.flows import FlowKind
+from msign.inference.watch import busy
 from msign.problems import InverseProblem, elliptic, synthetic
 from msign.report.elliptic import elliptic_figure
 from msign.report.run_page import write_report
@@ -95,9 +96,11 @@ def run_problem(
     if origin is not None:
         RunDirectory(out).write_json("problem.json", origin)
     if problem.reference is not None:
-        posterior.reference = evaluate_against_reference(posterior)
-        posterior.save(out)
-    write_report(posterior, out)
+        with busy("comparing with the exact posterior"):
+            posterior.reference = evaluate_against_reference(posterior)
+            posterior.save(out)
+    with busy("drawing the report"):
+        write_report(posterior, out)
     return posterior.summary()
 
 

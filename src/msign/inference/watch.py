@@ -10,6 +10,7 @@ from typing import Any, Self
 import jax.monitoring
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task
+from rich.status import Status
 from rich.text import Text
 
 from msign.problems.simulator import Simulator
@@ -117,6 +118,11 @@ class _Drawn(ProgressColumn):
 
     def render(self, task: Task) -> Text:
         return Text(self.text(), no_wrap=True, overflow="ellipsis")
+
+
+def busy(text: str) -> Status:
+    """A block of some seconds that a terminal shows as under way; elsewhere nothing is shown."""
+    return Console(stderr=True).status(text)
 
 
 def clock(seconds: float) -> str:

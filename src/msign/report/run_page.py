@@ -16,7 +16,7 @@ from msign.report.markup import Html, captioned, joined, section, tag
 from msign.report.page import certificate, film, heading, tiles, write_page
 from msign.report.posterior import all_figures, write_figures
 from msign.report.style import as_svg
-from msign.report.words import grade_of, words
+from msign.report.words import grade_of, is_missing_a_part, with_error, words
 from msign.rundir import RunDirectory
 from msign.weights import HEAVY
 
@@ -33,7 +33,8 @@ def write_report(posterior: Posterior, run: str | os.PathLike[str]) -> pathlib.P
 def body(contents: Contents, figures: dict[str, Html], run: str | os.PathLike[str]) -> Html:
     """All of the page, with figures by their names."""
     posterior, summary = contents.posterior, contents.summary
-    said = words(summary, misfit_of(posterior.predictive), shlex.quote(os.fspath(run)))
+    place, misfit = pathlib.Path(run), misfit_of(posterior.predictive)
+    said = words(summary, misfit, shlex.quote(os.fspath(run)), refining(place))
     lattice = posterior.prior.lattice
     cells = " × ".join(map(str, lattice.shape))
     what = f"{cells} cells, {posterior.problem.scales} scales, dimension {lattice.dim}"
@@ -54,16 +55,28 @@ def body(contents: Contents, figures: dict[str, Html], run: str | os.PathLike[st
     )
 
 
+def refining(run: pathlib.Path) -> str | None:
+    """The command that refines a run, with its problem's file; None if the run names no problem."""
+    if not (run / "problem.json").exists():
+        return None
+    problem = str(RunDirectory(run, write=False).read_json("problem.json")["problem"])
+    named = ["--problem", problem] if ".py" in problem else []
+    return shlex.join(["msign", "refine", os.fspath(run), *named])
+
+
 def numbers(contents: Contents, run: str | os.PathLike[str]) -> Html:
     """The summary in a few tiles, and in full."""
     s = contents.summary
     budget = RunDirectory(run).read_json("config.json").get("budget")
     allowed = f"of {_count(budget)} allowed" if isinstance(budget, int) else "forward simulations"
+    of_what = " of the part that was found" if is_missing_a_part(s) else ""
+    worth = f"what samples are worth{of_what}"
+    evidence, error = with_error(s["log_evidence"], s["log_evidence_stderr"])
     items = [
-        ("Effective sample size", f"{100 * s['ess_fraction']:.3g} %", "what samples are worth"),
+        ("Effective sample size", f"{100 * s['ess_fraction']:.3g} %", worth),
         ("k-hat", f"{s['khat']:.2f}", _about_tail(s)),
         ("Jeffreys divergence", *_about_divergence(s)),
-        ("Log evidence", f"{s['log_evidence']:.4g}", f"± {s['log_evidence_stderr']:.1g}"),
+        ("Log evidence", evidence, f"{error}{of_what}"),
         ("Simulations", _count(s["nfs"]), allowed),
         ("Time", _duration(s["seconds"]), f"{s['seconds'] / max(s['nfs'], 1) * 1e3:.3g} ms each"),
     ]
@@ -82,11 +95,16 @@ def _about_tail(summary: dict[str, Any]) -> str:
 
 
 def _about_divergence(summary: dict[str, Any]) -> tuple[str, str]:
-    """The divergence and its error; infinite where samples are impossible."""
-    if np.isfinite(summary["jeffreys"]):
-        error = f"± {summary['jeffreys_stderr']:.1g} nats from the posterior"
-        return f"{summary['jeffreys']:.2g}", error
-    return "infinite", "some samples cannot be simulated"
+    """The divergence and its error; a bound where it is smaller than that, or negative."""
+    found, error = summary["jeffreys"], summary["jeffreys_stderr"]
+    if is_missing_a_part(summary):
+        return "large", "a part of the posterior has no samples"
+    if not np.isfinite(found):
+        return "infinite", "some samples cannot be simulated"
+    if found < error:
+        return f"< {max(found, 0) + 2 * error:.1g}", "nats from the posterior, too small to measure"
+    size = f"{found:.0f}" if found >= 10 else f"{found:.2g}"
+    return size, f"± {error:.1g} nats from the posterior"
 
 
 def fields(contents: Contents, figures: dict[str, Html]) -> Html:
@@ -109,7 +127,10 @@ def fields(contents: Contents, figures: dict[str, Html]) -> Html:
         "samples, refined, as `posterior.sample(n, seed, scale=l)` gives them."
     )
     kind = None if posterior.prior.lattice.ndim == 2 else "whole"
-    estimate = captioned(figures["estimate"], f"{', '.join(shown)}.", class_=kind)
+    about = f"{', '.join(shown)}."
+    if len(contents.mode_means) > 1:
+        about += " The mean of several modes need not look like any of them: see Modes."
+    estimate = captioned(figures["estimate"], about, class_=kind)
     samples = captioned(film(frames), caption, class_=kind)
     return section("fields", "Fields", tag("div", estimate, samples, class_="pictures"))
 
@@ -128,7 +149,8 @@ def modes(contents: Contents, figures: dict[str, Html]) -> Html:
         for k, (a, b, c, d) in enumerate(zip(*columns, strict=True))
     ]
     if "modes" not in figures:
-        return section("modes", "Modes", tag("p", "The samples have one mode."))
+        rest = " A part of the posterior is missing from them." if is_missing_a_part(s) else ""
+        return section("modes", "Modes", tag("p", f"The samples have one mode.{rest}"))
     listed = markup.table(("mode", "share of samples", "share of their weights"), rows)
     caption = "Mean field of each mode, in one scale of colours."
     return section("modes", "Modes", listed, captioned(figures["modes"], caption))

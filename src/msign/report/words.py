@@ -54,26 +54,31 @@ def grade_of(summary: dict[str, Any]) -> str:
     return found if found in ("GOOD", "ROUGH") else "NOT RELIABLE"
 
 
-def words(summary: dict[str, Any], misfit: Misfit | None = None, run: str = "RUN") -> Words:
+def words(
+    summary: dict[str, Any],
+    misfit: Misfit | None = None,
+    run: str = "RUN",
+    refine: str | None = "msign refine RUN",
+) -> Words:
     """What a reader should know before anything else.
 
     Args:
         summary: Of the run.
         misfit: Of the data, where there are observations.
         run: The run's directory, for commands.
+        refine: The command that refines it; None where only Python code has its problem.
     """
     grade = grade_of(summary)
-    lost = summary.get("lost_evidence", 0.0) > 0
-    if lost and not is_poor(*(summary[name] for name in WEIGHTS)):
+    if is_missing_a_part(summary):
         found = _lost_mode(summary)
     elif not math.isfinite(summary["log_evidence"]):
         found = _without_simulations()
     elif grade == "GOOD":
         found = _good(summary, run)
     elif grade == "ROUGH":
-        found = _rough(summary, run)
+        found = _rough(summary, refine)
     else:
-        found = _unreliable(summary, run)
+        found = _unreliable(summary, refine)
     found = _with_failures(found, summary)
     found = _with_misfit(found, misfit)
     return found._replace(steps=[*found.steps, *map(str, summary.get("advice", ()))])
@@ -85,8 +90,7 @@ def _good(summary: dict[str, Any], run: str) -> Words:
     trust = [
         f"Means, standard deviations, quantiles and probabilities of samples as they are: {fields} "
         f"of them are worth {worth} independent draws of the exact posterior.",
-        f"The log evidence, {summary['log_evidence']:.4g} ± "
-        f"{summary['log_evidence_stderr']:.2g}, with which models can be compared.",
+        f"The log evidence, {_evidence(summary)}, with which models can be compared.",
     ]
     count = len(summary["mode_fractions"])
     if count > 1:
@@ -105,7 +109,7 @@ def _good(summary: dict[str, Any], run: str) -> Words:
     )
 
 
-def _rough(summary: dict[str, Any], run: str) -> Words:
+def _rough(summary: dict[str, Any], refine: str | None) -> Words:
     ess, numbers = summary["ess_fraction"], summary["try"]
     one_in = max(1, round(1 / ess))
     counts = f"one in {one_in} counts" if one_in > 1 else "nearly all count"
@@ -128,28 +132,26 @@ def _rough(summary: dict[str, Any], run: str) -> Words:
         "Usable with importance weights, not without.",
         [
             f"Means and standard deviations of weighted samples, of which {counts} (effective "
-            f"sample size {100 * ess:.2g} percent).",
-            "The log evidence "
-            f"{summary['log_evidence']:.4g} ± {summary['log_evidence_stderr']:.2g}.",
+            f"sample size {percent(ess)}).",
+            f"The log evidence {_evidence(summary)}.",
         ],
         doubt,
         [
             f"Correct the samples: `posterior.resample({numbers['fields']}, "
             f"draws={numbers['draws']})` takes {_number(numbers['draws'])} simulations.",
-            _refine_step(summary, run),
+            _refine_step(summary, refine),
         ],
     )
 
 
-def _unreliable(summary: dict[str, Any], run: str) -> Words:
+def _unreliable(summary: dict[str, Any], refine: str | None) -> Words:
     trust = []
     sound = [s for s in summary["stages"][:-1] if s["ess_fraction"] >= SOUND_ESS]
     if sound:
         last = sound[-1]
         trust.append(
             f"The coarse picture up to scale {last['scale']} ({last['dimension']} values): its "
-            f"stage ended with an effective sample size of {100 * last['ess_fraction']:.2g} "
-            "percent."
+            f"stage ended with an effective sample size of {percent(last['ess_fraction'])}."
         )
     numbers = summary["try"]
     fields = numbers["fields"]
@@ -157,7 +159,7 @@ def _unreliable(summary: dict[str, Any], run: str) -> Words:
         f"Train longer: `--budget {numbers['fit_budget']}`; this run used "
         f"{_number(summary['nfs'])} simulations."
     )
-    steps = [_refine_step(summary, run), longer]
+    steps = [_refine_step(summary, refine), longer]
     if numbers["fit_budget"] < numbers["refine_budget"]:
         steps.reverse()  # what costs less stands first
     steps[1] = f"Or {steps[1][0].lower()}{steps[1][1:]}"
@@ -190,7 +192,7 @@ def _lost_mode(summary: dict[str, Any]) -> Words:
         "A part of the posterior is missing from these samples.",
         [
             "What samples look like within the modes that were kept (effective sample size "
-            f"{100 * summary['ess_fraction']:.2g} percent there).",
+            f"{percent(summary['ess_fraction'])} there).",
         ],
         [
             f"Everything else. Fields met in training carry about {100 * missing:.0f} percent of "
@@ -211,11 +213,11 @@ def _with_failures(found: Words, summary: dict[str, Any]) -> Words:
     failures, nfs = summary["failures"], max(1, summary["nfs"])
     if not failures:
         return found
-    part = f"{_number(failures)} of {_number(nfs)} simulations ({100 * failures / nfs:.2g} percent)"
+    part = f"{_number(failures)} of {_number(nfs)} simulations ({percent(failures / nfs)})"
     doubt = (
-        f"Fields that could not be simulated: {part} failed, and such fields count as impossible. "
-        "That is right where failure means an impossible field, and wrong where the simulator is "
-        "at fault."
+        f"What is said of fields that could not be simulated: {part} failed, and these count "
+        "as impossible. That is right where failure means an impossible field, and wrong where the "
+        "simulator is at fault."
     )
     step = (
         "Look at a field that fails: a run with `on_failure='raise'` stops at the first and keeps "
@@ -223,7 +225,7 @@ def _with_failures(found: Words, summary: dict[str, Any]) -> Words:
     )
     title = found.title
     if found.grade != "NOT RELIABLE":
-        title = f"{title} Some simulations failed: see what cannot be trusted."
+        title = f"{title} Fields that could not be simulated count as impossible."
     return found._replace(title=title, doubt=[doubt, *found.doubt], steps=[step, *found.steps])
 
 
@@ -242,12 +244,38 @@ def _with_misfit(found: Words, misfit: Misfit | None) -> Words:
     return found._replace(doubt=[doubt, *found.doubt], steps=[step, *found.steps])
 
 
-def _refine_step(summary: dict[str, Any], run: str) -> str:
-    numbers = summary["try"]
-    return (
-        f"Go on from these samples to the posterior: `msign refine {run} -n {numbers['fields']} "
-        f"--budget {numbers['refine_budget']}`."
-    )
+def _refine_step(summary: dict[str, Any], refine: str | None) -> str:
+    fields, budget = summary["try"]["fields"], summary["try"]["refine_budget"]
+    if refine is None:
+        return (
+            f"Go on from these samples to the posterior: `posterior.refine({fields}, "
+            f"budget={budget})`."
+        )
+    return f"Go on from these samples to the posterior: `{refine} -n {fields} --budget {budget}`."
+
+
+def is_missing_a_part(summary: dict[str, Any]) -> bool:
+    """Whether fields of training have evidence that the samples lack, and weights that say so."""
+    lost = summary.get("lost_evidence", 0.0) > 0
+    return lost and not is_poor(*(summary[name] for name in WEIGHTS))
+
+
+def percent(part: float) -> str:
+    """A part in words."""
+    value = 100 * part
+    return f"{value:.0f} percent" if value >= 10 else f"{value:.2g} percent"
+
+
+def with_error(value: float, error: float) -> tuple[str, str]:
+    """A number with as many digits as its standard error leaves it, and the error."""
+    if not (math.isfinite(value) and math.isfinite(error) and error > 0):
+        return f"{value:.4g}", f"± {error:.1g}"
+    digits = max(0, -math.floor(math.log10(error)))
+    return f"{value:.{digits}f}", f"± {error:.{digits}f}"
+
+
+def _evidence(summary: dict[str, Any]) -> str:
+    return " ".join(with_error(summary["log_evidence"], summary["log_evidence_stderr"]))
 
 
 def _number(value: float) -> str:
