@@ -102,16 +102,12 @@ class _NIFTy(Sampler):
             )
 
     def draw(self, simulator: Simulator, scale: int, n: int, key: PRNGKeyArray) -> Drawn:
-        m = simulator.problem.layout.m
-        products = 2 * PRODUCTS * self._pairs(0)
-        system = min(m + 1, products) if simulator.problem.traceable else m + 1
-        least = 1 + system + 2 * 2 * self._pairs(0)
-        require(simulator, int(np.ceil(least / self.training)), f"an iteration of {self.name}")
+        least = int(np.ceil(self._least(simulator.problem) / self.training))
+        require(simulator, least, f"an iteration of {self.name}")
         places = Places(simulator, scale, kept=2 * self.pairs + 4)
         with _as_nifty_has_it():
             run = _Run(self, places, key)
-            with simulator.limited(int(self.training * simulator.left)):
-                found = run.minimised()
+            found = run.minimised()
             trained = mark(simulator)
             u = run.sampled(found.mean, n)
             exact = run.gaussian(found.mean) if len(u) == n and self.mode == "linear" else None
@@ -141,6 +137,17 @@ class _NIFTy(Sampler):
         log_evidence = weight_report(log_weights).log_evidence
         return drawn._replace(log_weights=log_weights, log_evidence=log_evidence)
 
+    def _least(self, problem: InverseProblem) -> int:
+        """Simulations of the first iteration, if everything ends as soon as it can."""
+        jacobian, pairs = problem.layout.m + 1, self._pairs(0)
+
+        def systems(number: int) -> int:
+            return min(jacobian, 2 * PRODUCTS * number) if problem.traceable else jacobian
+
+        curved = 2 * (2 if problem.traceable else 3) + systems(1)  # two places, a Newton step
+        of_samples = 2 * pairs * (curved if self.mode == "nonlinear" else 0)
+        return 1 + systems(pairs) + of_samples + 2 * 2 * pairs
+
     def _pairs(self, iteration: int) -> int:
         return max(1, self.pairs // 2) if iteration < FEW else self.pairs
 
@@ -149,7 +156,8 @@ class MGVI(_NIFTy):
     """Metric Gaussian variational inference.
 
     Where the Jacobian at the mean is known, the density of the Gaussian is, too; weights are then
-    given as far as the budget has simulations for them.
+    given if the budget has simulations for them. Each sample is a draw of that density, but those
+    of a pair are mirror images: the mean of all is that of the Gaussian.
     """
 
     @property
@@ -199,9 +207,14 @@ class _Run:
         return energy, slope
 
     def minimised(self) -> Found:
-        """The mean, by iterations until they or the budget end."""
+        """The mean, by iterations until they or their part of the budget end.
+
+        The first may use all of it: without one there is nothing.
+        """
         from nifty.re import Samples
 
+        simulator = self.places.simulator
+        until = simulator.nfs + int(self.options.training * simulator.left)
         state = self.steps.init_state(
             jr.key_data(jr.fold_in(self.key, 1)),
             n_samples=lambda i: self.options._pairs(i),
@@ -214,7 +227,8 @@ class _Run:
         found: Found | None = None
         for iteration in range(self.options.iterations):
             self._best = None
-            with contextlib.suppress(BudgetExceeded):
+            allowed = max(0, until - simulator.nfs) if iteration else simulator.left
+            with contextlib.suppress(BudgetExceeded), simulator.limited(allowed):
                 self.places.jacobian(_row(samples.pos), self.options._pairs(iteration))
                 samples, state = self.steps.update(samples, state)
             if self._best is None or not np.isfinite(self._best[0]):
@@ -226,7 +240,6 @@ class _Run:
             if state.nit == iteration:  # the budget ended
                 break
         if found is None:
-            simulator = self.places.simulator
             raise ValueError(
                 f"budget must last for an iteration of {self.options.name} without a rejected "
                 f"simulation, got {simulator.budget}, with {simulator.failures} rejected"
