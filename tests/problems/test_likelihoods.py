@@ -357,6 +357,13 @@ def test_products_with_the_derivative_of_the_features(name):
     np.testing.assert_allclose(made.evaluate(u, 2, gradient=True).gradient, expected, rtol=1e-7)
     np.testing.assert_allclose(called.jacobian(u, 2)[1], jacobian, rtol=1e-7, atol=1e-9)
     assert called.nfs == 10 + 5 * (M + 1)
+    for one, cost in ((made, 5), (called, 10)):  # a forward map in NumPy is called again
+        before = one.nfs
+        np.testing.assert_allclose(one.vjp(u, score, 2, solved=True)[1], expected, rtol=1e-7)
+        assert one.nfs == before + cost
+    before = made.nfs
+    np.testing.assert_allclose(made.jvp(u, t, 2, solved=True)[1], along, rtol=1e-8, atol=1e-10)
+    assert made.nfs == before + 5
     with refused("jvp must be asked of a forward map in JAX"):
         called.jvp(u, t, 2)
     with refused("products must be with arrays of shape (5, 6), got (5, 16)"):

@@ -1,6 +1,7 @@
 """A target with two modes and a stiff Gaussian part, known exactly, whose simulations count."""
 
 import dataclasses
+import importlib.util
 
 import jax.numpy as jnp
 import numpy as np
@@ -8,11 +9,13 @@ import numpy as np
 import msign
 from msign.samplers import (
     HMC,
+    MGVI,
     NUTS,
     SVGD,
     AmortizedSVGD,
     CrankNicolson,
     EllipticalSlice,
+    GeoVI,
     InformedSMC,
     LaplaceMixture,
     ProjectedSVGD,
@@ -34,6 +37,9 @@ SAMPLERS = {
 }
 EXACT = ("hmc", "nuts", "pcn", "slice", "smc", "smc-pcn", "ismc")  # up to Monte Carlo error
 GRADIENT = ("hmc", "nuts", "svgd", "psvgd", "asvgd", "laplace")
+if importlib.util.find_spec("nifty") is not None:  # of which test_nifty.py says that it is missing
+    SAMPLERS |= {"mgvi": MGVI(), "geovi": GeoVI(iterations=3, pairs=2)}
+    GRADIENT += ("mgvi", "geovi")
 
 
 @dataclasses.dataclass

@@ -274,25 +274,32 @@ class Simulator:
 
     # --- products with the derivative of the features ---------------------------------------------
 
-    def jvp(self, u: ArrayLike, tangents: ArrayLike, scale: int) -> tuple[np.ndarray, np.ndarray]:
+    def jvp(
+        self, u: ArrayLike, tangents: ArrayLike, scale: int, solved: bool = False
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Features `(n, m)` of fields and their derivatives along tangents `(n, d_l)`.
 
-        For forward maps in JAX; counts two simulations a field.
+        For forward maps in JAX; counts two simulations a field, or one, the tangent solve, for
+        fields that have been simulated before (`solved`).
         """
         model = self._model(scale)
         if not model.traceable:
             raise ValueError("jvp must be asked of a forward map in JAX, got one in NumPy")
         arrays = np.asarray(u), np.asarray(tangents)
-        return self._linearised(model, model.jvp, arrays, model.prior.lattice.dim, 1)
+        return self._linearised(model, model.jvp, arrays, model.prior.lattice.dim, 1, solved)
 
-    def vjp(self, u: ArrayLike, cotangents: ArrayLike, scale: int) -> tuple[np.ndarray, np.ndarray]:
+    def vjp(
+        self, u: ArrayLike, cotangents: ArrayLike, scale: int, solved: bool = False
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Features `(n, m)` of fields, and `(n, d_l)`: their transposed derivative of cotangents.
 
-        Counts two simulations a field.
+        Counts two simulations a field, or one, the adjoint solve, for fields that have been
+        simulated before (`solved`) by a forward map in JAX; one in NumPy is called again.
         """
         model = self._model(scale)
         arrays = np.asarray(u), np.asarray(cotangents)
-        return self._linearised(model, model.vjp_of_features, arrays, model.layout.m, 1)
+        known = solved and model.traceable
+        return self._linearised(model, model.vjp_of_features, arrays, model.layout.m, 1, known)
 
     def jacobian(self, u: ArrayLike, scale: int) -> tuple[np.ndarray, np.ndarray]:
         """Features `(n, m)` of fields and all of their derivatives `(n, m, d_l)`.
@@ -309,8 +316,12 @@ class Simulator:
         arrays: tuple[np.ndarray, ...],
         columns: int,
         products: int,
+        solved: bool = False,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """A function of the model, chunk by chunk; `products` are counted for each field."""
+        """A function of the model, chunk by chunk.
+
+        For each field `products` are counted, and the field itself unless it is `solved`.
+        """
         u = arrays[0]
         if not model.differentiable:
             raise ValueError("forward must have a derivative (JAX code, or a vjp), got none")
@@ -321,7 +332,7 @@ class Simulator:
                 raise ValueError(
                     f"products must be with arrays of shape {(len(u), columns)}, got {other.shape}"
                 )
-        cost = len(u) * (1 + products)
+        cost = len(u) * (products + (not solved))
         self._require(cost + self._cost_of_inflation(model.scale))
         likelihood = self._likelihood_at(model.scale).device
         self._spend(cost)

@@ -38,6 +38,8 @@ LABELS = {
     "psvgd": "projected SVGD",
     "asvgd": "amortized SVGD",
     "laplace": "Laplace mixture",
+    "mgvi": "MGVI",
+    "geovi": "geoVI",
     "glow": "Glow",
     "msign-snn": "MsIGN-SNN",
     "msign-kl-s": "MsIGN-KL-S",

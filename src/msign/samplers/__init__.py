@@ -9,6 +9,7 @@ from msign.samplers.function_space import CrankNicolson, EllipticalSlice
 from msign.samplers.hmc import HMC, NUTS
 from msign.samplers.informed import InformedSMC
 from msign.samplers.laplace import LaplaceMixture
+from msign.samplers.nifty_vi import MGVI, GeoVI
 from msign.samplers.smc import TemperedSMC
 from msign.samplers.stein import SVGD, ProjectedSVGD
 
@@ -23,16 +24,20 @@ SAMPLERS: dict[str, Sampler] = {
     "psvgd": ProjectedSVGD(),
     "asvgd": AmortizedSVGD(),
     "laplace": LaplaceMixture(),
+    "mgvi": MGVI(),
+    "geovi": GeoVI(),
 }
 
 __all__ = [
     "HMC",
+    "MGVI",
     "NUTS",
     "SAMPLERS",
     "SVGD",
     "AmortizedSVGD",
     "CrankNicolson",
     "EllipticalSlice",
+    "GeoVI",
     "InformedSMC",
     "LaplaceMixture",
     "ProjectedSVGD",

@@ -11,6 +11,7 @@ from msign import checks
 from msign.inference.flows.gaussian import ascend, log_density_and_gradient, nearest_gaussian
 from msign.noise import default_dtype, generator
 from msign.problems import InverseProblem, Simulator
+from msign.problems.data_likelihood import DataLikelihood
 from msign.samplers.base import Drawn, Sampler, mark, require, require_derivative
 from msign.weights import ess_fraction, pareto_khat, weight_report
 
@@ -138,11 +139,8 @@ class LaplaceMixture(Sampler):
         key: PRNGKeyArray,
     ) -> Component:
         if simulator.problem.has_observations:
-            features, jacobian = simulator.jacobian(mean[None].astype(default_dtype()), scale)
-            information = np.asarray(simulator.likelihood(scale).information(features), np.float64)
-            rows = np.sqrt(np.maximum(information[0], 0.0))[:, None] * jacobian[0]
-            _, singular, right = np.linalg.svd(rows, full_matrices=False)
-            values, vectors = singular**2, right.T
+            found = simulator.jacobian(mean[None].astype(default_dtype()), scale)
+            values, vectors = gauss_newton(simulator.likelihood(scale), *found)
         else:
             evaluate = log_density_and_gradient(simulator, scale)
             near = nearest_gaussian(evaluate, mean, 0, jr.fold_in(key, 2), iterations=1)
@@ -151,6 +149,22 @@ class LaplaceMixture(Sampler):
         values, vectors = values[kept], vectors[:, kept]
         log_mass = float(log_density - 0.5 * np.log1p(values).sum())
         return Component(mean, vectors, values, log_mass, searches=1)
+
+
+def gauss_newton(
+    likelihood: DataLikelihood, features: np.ndarray, jacobian: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Eigenvalues `(r,)` and vectors `(d, r)` of the Fisher information about one field.
+
+    Args:
+        likelihood: Of the features.
+        features: `(1, m)`.
+        jacobian: Their derivatives `(1, m, d)`.
+    """
+    information = np.asarray(likelihood.information(features), np.float64)
+    rows = np.sqrt(np.maximum(information[0], 0.0))[:, None] * jacobian[0]
+    _, singular, right = np.linalg.svd(rows, full_matrices=False)
+    return singular**2, right.T
 
 
 def _normalised(log_mass: np.ndarray) -> np.ndarray:
