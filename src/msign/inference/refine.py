@@ -42,7 +42,7 @@ from msign.weights import lost_evidence, pareto_khat
 SHOWN = 32  # variables in which modes are looked for
 FEW_FAMILIES = 20  # draws below which no error can be estimated
 ROUGH_EVIDENCE = 0.3  # standard error of the log evidence that is large
-NARROW_FLOW = 5.0  # k-hat of weights under the posterior from which errors are too small
+NARROW_FLOW = 3.0  # k-hat of weights under the posterior from which errors are too small
 POOR_MIXING = 0.7  # correlation of particles with their start that is large
 
 
@@ -69,7 +69,7 @@ class Refined(NamedTuple):
         lost: Log evidence known from training above this one: a mode is missing (0: none for
             certain).
         tail: Pareto k-hat of the weights posterior / flow of the particles: how far the posterior
-            reaches out of the flow (below 0: nowhere; above 5 errors are too small).
+            reaches out of the flow (below 0: nowhere; above 3 errors are too small).
     """
 
     fields: np.ndarray
