@@ -269,8 +269,8 @@ def test_the_budget_may_end_anywhere(sampler, budget):
 
 
 def test_the_finite_element_solver_in_single_precision():
-    problem = elliptic(16, inflate=0)
     with jax.enable_x64(False):
+        problem = elliptic(16, inflate=0)
         samples = MGVI(iterations=2, pairs=1).run(problem, 4, 1500, 40, seeded(0))
     assert samples.nfs <= 1500 and samples.u.dtype == np.float32
     assert np.isfinite(samples.log_weights).all()
