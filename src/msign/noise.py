@@ -11,7 +11,7 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, ArrayLike, PRNGKeyArray
 
-MANY = 2**26  # numbers for which compiled code is worth its compilation
+MANY = 2**24  # numbers for which compiled code is worth its compilation
 BLOCK = 2**19  # of them at a time, what a processor's cache holds
 # Coefficients of Giles's two polynomials, the highest power first.
 CENTRE = (

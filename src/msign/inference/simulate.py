@@ -1,14 +1,15 @@
 """Fresh fields of a model, simulated a part at a time so that memory does not grow with them."""
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import jax
 import jax.random as jr
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from msign.devices import fields_at_once
-from msign.noise import ahead, normal, normal_parts, parts
+from msign.noise import MANY, ahead, normal, normal_parts, parts
 from msign.problems.simulator import Simulator
 from msign.variables import VALUES_AT_ONCE, Variables, draw, moved
 
@@ -64,12 +65,21 @@ def drawn_parts(model: Variables, key: PRNGKeyArray, n: int, size: int) -> Itera
         yield from (Drawn(*draw(model, part)) for part in ahead(noise))
         return
     s, log_ratio = moved(model, normal(jr.fold_in(key, 1), (n, model.size)))
+    # Threads of NumPy's products wait for more of them on a core that others could use.
+    put = _put_compiled if n * model.dim >= MANY else _put
 
     def placed(part: np.ndarray, own: slice) -> Drawn:
-        u = part + (s[own] - part @ basis) @ basis.T
-        return Drawn(u, s[own], log_ratio[own])
+        return Drawn(np.asarray(put(part, s[own], basis)), s[own], log_ratio[own])
 
     yield from ahead(map(placed, noise, parts(n, size)))
+
+
+def _put(noise: Any, s: Any, basis: Any) -> Any:
+    """Noise `(n, d)` with coordinates `(n, m)` along the columns of a basis in place of its own."""
+    return noise + (s - noise @ basis) @ basis.T
+
+
+_put_compiled = jax.jit(_put)
 
 
 def part_size(dim: int) -> int:
