@@ -1,5 +1,6 @@
 """Every block of Python in the documentation runs, every example too, and every name is told."""
 
+import ast
 import dataclasses
 import importlib
 import inspect
@@ -13,6 +14,7 @@ import pytest
 
 import msign
 from msign.experiments.problem_file import load_problem_file
+from msign.inference.config import OPTIONS
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 ROOT = pathlib.Path(__file__).parents[1]
@@ -114,3 +116,39 @@ def test_arviz_summary_has_no_warnings(smaller):
             warnings.simplefilter("error")
             table = az.summary(az.from_netcdf("samples.nc"))
         assert len(table) == 16 and np.isfinite(table["mean"].astype(float)).all()
+
+
+def policy_names():
+    """Constants of modules and numeric options of classes of `inference`, with their modules."""
+    for path in sorted((ROOT / "src/msign/inference").rglob("*.py")):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.Assign) and not isinstance(node.value, ast.Dict):
+                targets = [n.id for n in ast.walk(node.targets[0]) if isinstance(n, ast.Name)]
+                numeric = any(
+                    isinstance(n, ast.Constant) and isinstance(n.value, int | float)
+                    for n in ast.walk(node.value)
+                )
+                yield from ((path.stem, name) for name in targets if numeric and name.isupper())
+            elif isinstance(node, ast.ClassDef) and node.name in OPTIONS:
+                yield from (
+                    (path.stem, field.name)
+                    for field in dataclasses.fields(OPTIONS[node.name])
+                    if isinstance(field.default, int | float)
+                    and not isinstance(field.default, bool)
+                )
+
+
+def test_every_number_of_the_engine_is_in_the_policy():
+    text = (DOCS / "architecture.md").read_text()
+    policy = text[text.index("### Policy") : text.index("### What a second")]
+    known = set(re.findall(r"`[\w.]*?(\w+)`", policy))
+    elsewhere = {  # layouts, keys, and the two sides of a divergence
+        "export": {"CHAINS", "PRIOR_KEY", "NOISE_SEEDS"},
+        "objectives": {"reverse", "forward"},
+    }
+    missing = [
+        (module, name)
+        for module, name in policy_names()
+        if name not in known and name not in elsewhere.get(module, ())
+    ]
+    assert not missing

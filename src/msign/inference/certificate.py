@@ -7,6 +7,8 @@ import numpy as np
 
 from msign.weights import WeightReport, lost_evidence, weight_report
 
+SHOWN = 32  # variables that are kept of fields, to look for modes
+
 
 class Certificate(NamedTuple):
     """What a model's quality is known by: fields simulated that it was not trained on.

@@ -27,6 +27,7 @@ from jaxtyping import ArrayLike
 from msign import archive, checks
 from msign.devices import together, wait, writes_files
 from msign.diagnostics.modes import find_modes
+from msign.inference.certificate import SHOWN
 from msign.inference.remedies import rounded_up
 from msign.inference.smc import SMC, Particles, Sampler, State, row_parts, temperatures_left
 from msign.inference.watch import Watch, clock
@@ -39,7 +40,6 @@ from msign.rundir import RunDirectory, damaged_checkpoint, taken_from
 from msign.variables import Variables, draw
 from msign.weights import lost_evidence, pareto_khat
 
-SHOWN = 32  # variables in which modes are looked for
 FEW_FAMILIES = 20  # draws below which no error can be estimated
 ROUGH_EVIDENCE = 0.3  # standard error of the log evidence that is large
 NARROW_FLOW = 3.0  # k-hat of weights under the posterior from which errors are too small

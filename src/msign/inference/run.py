@@ -13,14 +13,14 @@ from msign.compilation import keep_compiled_programs
 from msign.devices import wait, writes_files
 from msign.diagnostics.modes import find_model_modes
 from msign.inference.advice import about_means, stage_advice
-from msign.inference.certificate import Certificate
+from msign.inference.certificate import SHOWN, Certificate
 from msign.inference.config import FitConfig
 from msign.inference.files import FitFiles, describe_flows, network_like
 from msign.inference.methods import Method, Stage
 from msign.inference.posterior import Posterior
 from msign.inference.predictive import Predictive
 from msign.inference.simulate import simulate
-from msign.inference.stage import SHOWN, StageState, initial_state
+from msign.inference.stage import StageState, initial_state
 from msign.inference.watch import Watch, clock, most_left
 from msign.interrupts import StopAtCheckpoint
 from msign.network import MsIGN

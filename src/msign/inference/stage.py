@@ -15,6 +15,7 @@ import jax.random as jr
 import numpy as np
 
 from msign.inference.advice import seen_from_prior
+from msign.inference.certificate import SHOWN
 from msign.inference.config import FitConfig
 from msign.inference.methods import Method, MethodState, Stage
 from msign.inference.simulate import Simulated, simulate
@@ -23,7 +24,6 @@ from msign.weights import WeightReport, lost_evidence, weight_report
 
 PROGRESS = 0.1  # of the divergence, and more than its standard error, that counts as progress
 SLOWED = 0.5  # factor on the learning rate after a round without progress
-SHOWN = 32  # variables that are kept of fields drawn, to look for modes
 
 
 class StageState(eqx.Module):

@@ -14,7 +14,7 @@ from msign.devices import local, spread
 from msign.inference.methods.base import Method, MethodState, Stage
 from msign.inference.methods.least_squares import least_squares
 from msign.inference.methods.objectives import pool_jeffreys
-from msign.inference.methods.polynomial import Polynomial, fit_polynomial
+from msign.inference.methods.polynomial import LATEST, Polynomial, fit_polynomial
 from msign.inference.methods.sample_pool import SamplePool
 from msign.inference.simulate import Simulated
 from msign.inference.target import Tempered, bounded_below
@@ -23,7 +23,6 @@ from msign.training import combine, descend, split_trainable
 from msign.variables import Variables, draw, in_pieces
 from msign.weights import lost_evidence, weight_report
 
-EMULATED = 10_000  # fields that the bound for strays is fitted to
 WATCHED, STRAYS = 2**16, 256  # samples among which strays are looked for, and most that are taken
 NOWHERE = 1e6  # log-measure of a row that has no weight
 
@@ -170,7 +169,7 @@ class Pool(Method):
         or with too few of them, the bound is the highest value of the target.
         """
         pool, n = state.pool, state.pool.size
-        rows = np.arange(0, n, -(-n // EMULATED))
+        rows = np.arange(0, n, -(-n // LATEST))
         rows = rows[np.all(np.isfinite(pool.features[rows]), axis=1)]
         if not pool.features.shape[1] or len(rows) < 2:
             return Bound(None, on_device(highest), on_device(0.0))
