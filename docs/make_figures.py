@@ -3,6 +3,7 @@
     python docs/make_figures.py                 all of them
     python docs/make_figures.py NAME ...        some: examples, conditioning, network, stages,
                                                 certificate, readme, concepts
+    python docs/make_figures.py ancestors RUN   samples of a run at every scale (results)
 
 Runs are kept in runs/gallery and are not made again while they are there; `msign run
 examples/NAME.py --budget BUDGET --out runs/gallery/NAME` makes the same. At the end the numbers
@@ -334,6 +335,20 @@ def readme() -> Figure:
     return figure
 
 
+def ancestors(run: str, count: int = 5) -> Figure:
+    """The same samples of a run at every scale, the coarsest above."""
+    posterior = msign.Posterior.load(run)
+    rows = [posterior.sample(count, SEED, scale=l) for l in posterior.scales]
+    scale = value_scale(rows[-1])
+    figure, axes = new(count, len(rows), 1.6, 1.6)
+    for fields, row in zip(rows, axes, strict=True):
+        for field, place in zip(fields, row, strict=True):
+            image = plane(place, field, scale, "")
+        row[0].set_ylabel(" x ".join(map(str, field.shape)), fontsize=FONT, color=INK)
+    colour_bar(figure, image, axes)
+    return figure
+
+
 def pressures(axes: Any, data: np.ndarray) -> None:
     """The patches over which the pressure is averaged, in the colours of the data."""
     places = [
@@ -363,6 +378,9 @@ ALL = {**GALLERY, **CONCEPTS, "readme": readme}
 
 
 def main() -> None:
+    if sys.argv[1:2] == ["ancestors"]:
+        save(ancestors(sys.argv[2]), "elliptic_ancestors")
+        return
     wanted = sys.argv[1:] or list(ALL)
     wanted += list(CONCEPTS) * ("concepts" in wanted)
     names = [n for n in ALL if n in wanted or n.partition("_")[2] in wanted]
