@@ -153,6 +153,7 @@ def processes(folder: pathlib.Path, count: int, code: str = CODE) -> list[str]:
         **os.environ,
         "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} {each}",
         "PYTHONPATH": os.pathsep.join([here, source]),
+        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",  # compiling takes longer than running
     }
     port = "" if count == 1 else str(free_port())
     running = [

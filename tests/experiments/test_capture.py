@@ -42,8 +42,8 @@ def mirrored_problem():
 
 @pytest.fixture(scope="module")
 def posterior():
-    config = FitConfig(round_size=1000, steps=200, rounds=8)
-    return msign.fit(mirrored_problem(), 25_000, config=config, seed=seeded(0))
+    config = FitConfig(round_size=1000, steps=100, rounds=6)
+    return msign.fit(mirrored_problem(), 15_000, config=config, seed=seeded(0))
 
 
 def off(ess_fraction):
