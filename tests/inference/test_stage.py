@@ -231,11 +231,13 @@ def test_a_stage_goes_back_from_a_model_that_is_worse(played, jeffreys, back):
     assert played(script, rounds=3).calls[1].model == 1
 
 
-def test_a_bridge_does_not_go_back(played):
-    """Divergences from the posterior may rise a little on the way there."""
-    bridge = Script(temperatures=(0.1, 0.5, 1.0))
-    found = played([Round(1.0), Round(1.2), Round(0.5)], bridge, rounds=3)
-    assert [call.model for call in found.calls] == [0, 1]
+@pytest.mark.parametrize(("bound", "back"), [(-0.5, False), (-600.0, True)])
+def test_on_a_bridge_the_evidence_bound_tells_what_went_wrong(played, bound, back):
+    """Divergences may rise on the way, as poor weights see them; the bound of the first is -1."""
+    bridge = Script(temperatures=(0.1, 0.5, 0.5))
+    found = played([Round(1.0), Round(1.2, bound=bound), Round(0.5)], bridge, rounds=3)
+    assert [call.model for call in found.calls] == [0, 0 if back else 1]
+    assert found.calls[1].rate == (0.5 if back else 1.0)
 
 
 def test_there_is_no_way_back_before_anything_was_assessed(played):

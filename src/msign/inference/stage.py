@@ -95,10 +95,10 @@ def train_stage(
         memory = method.observe(stage, state.memory, state.model, drawn)
         report = _reported(drawn, memory)
         state = _assess(stage, _with(state, memory=memory), drawn, report, config, bridging)
-        worse = config.go_back and not bridging and _is_worse(state, report, drawn.log_weights)
+        worse = config.go_back and _is_worse(state, report, drawn.log_weights)
         if worse:
             state = _with(state, model=state.best)
-        if state.stale:
+        if worse or state.stale:
             state = _with(state, rate=SLOWED * state.rate)
         loss = np.nan
         if not state.done:
@@ -169,8 +169,9 @@ def _is_done(stage: Stage, state: StageState, config: FitConfig) -> bool:
 def _is_worse(state: StageState, report: WeightReport, log_weights: np.ndarray) -> bool:
     """Whether the last update made the model worse than the best one.
 
-    Both by its divergence, beyond the error of the estimate, and by its evidence bound: poor
-    weights see too little of KL(q||p), so that a better model can seem to be further away.
+    Both by its divergence, beyond the error of the estimate, and by its evidence bound, which
+    rises on any way towards the posterior: poor weights see too little of KL(q||p), so that by the
+    divergence alone a better model can seem to be further away.
     """
     worse = report.divergence > state.divergence + report.jeffreys_stderr
     return bool(worse and _evidence_bound(log_weights) < _evidence_bound(state.log_weights))
