@@ -311,7 +311,7 @@ def test_no_method_exceeds_the_share_of_a_stage(name):
         assert SIZE <= given.simulator.nfs - begin <= room
 
 
-@pytest.mark.parametrize("method", [Pool(steps=60, batch=128), Emulator(steps=60)])
+@pytest.mark.parametrize("method", [Pool(steps=300, batch=128), Emulator(steps=60)])
 def test_a_stage_learns_where_some_simulations_are_rejected(method, tmp_path):
     """In every round some are; they neither hide what is learned nor spoil a checkpoint."""
 
@@ -337,4 +337,12 @@ def test_a_stage_learns_where_some_simulations_are_rejected(method, tmp_path):
     assert given.simulator.failures > 4
     assert np.any(np.isneginf(state.log_weights))
     assert np.all(np.isfinite([r["jeffreys"] for r in records]))
-    assert state.divergence < records[0]["jeffreys"]
+    # What the weights of the start see of its divergence can be too little to be beaten in a few
+    # rounds. The evidence bound of a round, of the fields that could be simulated, is unbiased.
+    pool, bounds = state.memory.pool, []
+    for i, own in enumerate(np.split(np.arange(pool.size), pool.size // 300)):
+        own = own[np.isfinite(pool.features[own]).all(1)]
+        log_weights = pool.log_likelihood[own] - pool.log_ratio[i, own]
+        bounds.append((log_weights.mean(), log_weights.std() / np.sqrt(len(own))))
+    (first, error), (best, _) = bounds[0], max(bounds[1:])
+    assert best > first + 2 * error  # by chance one time in forty, had nothing been learned
