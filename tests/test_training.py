@@ -9,11 +9,13 @@ import pytest
 
 from helpers import seeded
 from msign.training import (
+    ADAM_RMS,
     WARM_UP,
     adam,
-    adam_step,
     combine,
     descend,
+    muon,
+    optimiser_step,
     running_average,
     schedule,
     split_trainable,
@@ -67,7 +69,7 @@ def test_gradients_are_clipped():
     state = optimiser.init(params)
     for size in (1e6, 1.0):
         gradient = jnp.array([size, 0.0])
-        params, state = adam_step(optimiser, params, gradient, state, jnp.asarray(0.1))
+        params, state = optimiser_step(optimiser, params, gradient, state, jnp.asarray(0.1))
     # Two steps of equal, clipped gradients: each as long as the rate.
     np.testing.assert_allclose(params, [-0.2, 0], rtol=1e-5)
 
@@ -76,14 +78,16 @@ def test_a_step_that_is_not_finite_is_skipped():
     params = jnp.ones(2)
     optimiser = adam(1.0)
     state = optimiser.init(params)
-    same, state = adam_step(optimiser, params, jnp.array([np.nan, 1.0]), state, jnp.asarray(0.1))
+    same, state = optimiser_step(
+        optimiser, params, jnp.array([np.nan, 1.0]), state, jnp.asarray(0.1)
+    )
     np.testing.assert_array_equal(same, params)
-    moved, _ = adam_step(optimiser, same, jnp.ones(2), state, jnp.asarray(0.1))
+    moved, _ = optimiser_step(optimiser, same, jnp.ones(2), state, jnp.asarray(0.1))
     np.testing.assert_allclose(moved, 0.9, rtol=1e-6)
 
 
 def test_each_step_has_its_own_input():
-    """As single steps of Adam with the gradient of each input in turn, on a tree of parameters."""
+    """As single steps with the gradient of each input in turn, on a tree of parameters."""
     inputs = {"sign": jnp.array([1.0, -1.0, 1.0]), "at": jnp.array([0, 0, 1])}
     params = {"w": jnp.zeros(2), "unused": jnp.ones(3)}
 
@@ -91,15 +95,36 @@ def test_each_step_has_its_own_input():
         return given["sign"] * params["w"][given["at"]]
 
     found, last = descend(loss, params, inputs, jnp.asarray(0.1), clip_norm=1.0)
-    expected, optimiser, rate = jnp.zeros(2), adam(1.0), schedule(3)
+    expected, optimiser, rate = jnp.zeros(2), muon(1.0), schedule(3)
     state = optimiser.init(expected)
     for k, gradient in enumerate(([1.0, 0.0], [-1.0, 0.0], [0.0, 1.0])):
         step = 0.1 * rate(k)
         before = expected
-        expected, state = adam_step(optimiser, expected, jnp.array(gradient), state, step)
+        expected, state = optimiser_step(optimiser, expected, jnp.array(gradient), state, step)
     np.testing.assert_allclose(found["w"], expected, rtol=1e-12)
     np.testing.assert_array_equal(found["unused"], 1)
     np.testing.assert_allclose(last, before[1], rtol=0, atol=1e-12)  # the loss of the last step
+
+
+def test_stacks_of_matrices_move_in_all_directions_alike():
+    """Singular values of a gradient differ by a hundred, those of the step hardly."""
+    rng = np.random.default_rng(seeded(2))
+    stack = np.linalg.qr(rng.normal(size=(3, 8, 5)))[0] * np.array([1, 0.5, 0.2, 0.05, 0.01])
+    gradient = jnp.asarray(stack * np.array([1.0, 1e-3, 10.0])[:, None, None])
+    params = {"stack": jnp.zeros((3, 8, 5)), "bias": jnp.zeros(8)}
+
+    def loss(params, _):
+        return jnp.sum(params["stack"] * gradient) + params["bias"].sum()
+
+    found, _ = descend(loss, params, jnp.zeros(1), jnp.asarray(0.1), clip_norm=1e3)
+    values = np.linalg.svd(found["stack"], compute_uv=False)
+    assert np.all(values[:, 0] < 2 * values[:, -1])  # and so in each matrix of the stack
+    # Its root mean square is ADAM_RMS of the rate, where Adam's, for one step, is the rate.
+    rms = np.sqrt(np.mean(np.asarray(found["stack"]) ** 2, axis=(1, 2)))
+    np.testing.assert_allclose(rms, ADAM_RMS * 0.1, rtol=0.35)
+    assert np.all(found["bias"] < 0)
+    along = np.einsum("bij,bij->b", found["stack"], gradient)
+    assert np.all(along < 0)
 
 
 def test_running_average():

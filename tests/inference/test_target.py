@@ -1,12 +1,10 @@
 """The tempered target: its ends, its temperature, what it makes of rejected simulations."""
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from helpers import seeded
-from msign.inference.target import Tempered, bounded_below, value_and_score
+from msign.inference.target import Tempered, bounded_below
 from msign.weights import ess_fraction, normalised
 
 N = 500
@@ -55,26 +53,6 @@ def test_weights_are_worth_less_the_higher_the_temperature():
         for t in np.linspace(0, 1, 20)
     ]
     assert worth[0] == pytest.approx(1) and np.all(np.diff(worth) < 0)
-
-
-@pytest.mark.parametrize("temperature", [0.3, 1.0])
-def test_value_and_score_in_compiled_code(temperature):
-    def log_likelihood(s):
-        return jnp.sum(jnp.sin(s)), jnp.cos(s)
-
-    def start(s):
-        foot = jnp.nan if temperature == 1 else 1.0  # not evaluated at the posterior itself
-        return -foot * jnp.sum(s**4), -4 * foot * s**3
-
-    s = jnp.asarray(np.random.default_rng(seeded(1)).normal(size=(4, 2)))
-    both = value_and_score(jax.vmap(log_likelihood), jax.vmap(start), Tempered(temperature))
-    value, score = jax.jit(both)(s)
-    t = temperature
-    expected = lambda s: t * jnp.sin(s).sum(-1) - (1 - t) * jnp.sum(s**4, -1)  # noqa: E731
-    np.testing.assert_allclose(value, expected(s), rtol=1e-12)
-    step = 1e-6 * np.array([0.3, -0.8])
-    slope = (expected(s + step) - expected(s - step)) / 2
-    np.testing.assert_allclose(score @ step, slope, rtol=1e-6, atol=1e-14)
 
 
 def test_rejected_simulations_are_finite_and_have_no_weight():

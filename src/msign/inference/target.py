@@ -6,11 +6,8 @@ p_start the model with which the stage starts (q~_l of Algorithm 1), q the poste
 All methods bridge by this one definition.
 """
 
-from collections.abc import Callable
-
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
@@ -52,22 +49,3 @@ def bounded_below(log_likelihood: np.ndarray) -> np.ndarray:
     finite = log_likelihood[np.isfinite(log_likelihood)]
     best = finite.max() if finite.size else 0.0
     return np.maximum(log_likelihood, best - WORTHLESS)
-
-
-def value_and_score(
-    log_likelihood: Callable[[Array], tuple[Array, Array]],
-    start: Callable[[Array], tuple[Array, Array]],
-    target: Tempered,
-) -> Callable[[Array], tuple[Array, Array]]:
-    """Log target - log prior and its gradient of a batch of variables, for compiled code.
-
-    `start` is evaluated only where the temperature is below one.
-    """
-
-    def both(s: Array) -> tuple[Array, Array]:
-        value = log_likelihood(s)
-        zero = jax.tree.map(jnp.zeros_like, value)
-        foot = jax.lax.cond(target.temperature < 1, start, lambda s: zero, s)
-        return target.log_ratio(value, foot)
-
-    return both

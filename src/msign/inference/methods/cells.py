@@ -15,7 +15,7 @@ from msign.inference.methods.base import Stage
 from msign.inference.methods.fresh import FreshState, OnFreshFields
 from msign.inference.target import Tempered
 from msign.noise import generator, on_device
-from msign.training import adam, adam_step, combine, schedule, split_trainable
+from msign.training import adam, combine, optimiser_step, schedule, split_trainable
 from msign.variables import Variables, draw
 
 WIDENED = 2.0  # times that a round may widen any direction
@@ -109,5 +109,5 @@ def _step(
     s, pull = jax.vjp(path, trainable, z)
     ascent, pulled = pull(score - (model.log_ratio_and_score(s)[1] - s))
     descent = jax.tree.map(lambda g: -g / len(z), ascent)
-    stepped = adam_step(adam(clip_norm), trainable, descent, state, rate)
+    stepped = optimiser_step(adam(clip_norm), trainable, descent, state, rate)
     return *copied_here(stepped), pulled - z

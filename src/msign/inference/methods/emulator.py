@@ -1,7 +1,8 @@
 """Learning from an emulator: a polynomial fitted to all that the stage has simulated.
 
 A flow of many variables overfits any pool that can be paid for: from each simulation it learns one
-number. The polynomial uses all observations of each, and is a target that costs nothing.
+number. The polynomial uses all observations of each, and is a target that costs nothing. There is
+no bridge: where simulations are few or far, the polynomial's own error makes its posterior flat.
 """
 
 import dataclasses
@@ -9,7 +10,6 @@ from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray, PyTree
@@ -20,13 +20,10 @@ from msign.inference.methods.objectives import Batch, PathwiseJeffreys
 from msign.inference.methods.polynomial import Polynomial, fit_polynomial
 from msign.inference.methods.pool import PoolState, add_to_pool, init_pool
 from msign.inference.simulate import Simulated
-from msign.inference.target import Tempered, value_and_score
-from msign.noise import generator, on_device
+from msign.inference.target import Tempered
+from msign.noise import on_device
 from msign.training import combine, descend, split_trainable
 from msign.variables import Variables
-from msign.weights import resampled
-
-COVERED = 2**14  # fields of the target that training may be held to
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +53,7 @@ class Emulator(Method):
         return True
 
     def init(self, stage: Stage) -> PoolState:
-        return init_pool(stage, stage.simulator.problem.layout.m)
+        return init_pool(stage, stage.simulator.problem.layout.m, Tempered(1.0))
 
     def observe(
         self, stage: Stage, state: PoolState, model: Variables, drawn: Simulated
@@ -73,27 +70,20 @@ class Emulator(Method):
     ) -> tuple[PoolState, Variables, float]:
         pool, n = state.pool, state.pool.size
         usable = np.all(np.isfinite(pool.features[:n]), axis=1)
-        log_weights = pool.weights(state.target)
         emulated = fit_polynomial(
             pool.s[:n][usable],
             pool.features[:n][usable],
-            log_weights[usable],
+            pool.weights(state.target)[usable],
             self.cubic,
             self.rows_per_term,
             self.worth,
             stage.simulator.likelihood(stage.scale),
         )
-        # The pool as an equally weighted sample of the target, to hold the model to all its modes.
-        index = resampled(log_weights, COVERED, generator(jr.fold_in(key, 2)).uniform())
         trainable, rest = split_trainable(model.alone)
         trained, loss = _steps(
             trainable,
             rest,
             emulated,
-            stage.start.alone,
-            on_device(pool.s[index]),
-            on_device(state.target.temperature < 1 or state.lost > 0),
-            on_device(state.target.temperature),
             on_device(rate * stage.learning_rate),
             jr.fold_in(key, 1),
             self.steps,
@@ -108,39 +98,20 @@ def _steps(
     trainable: PyTree,
     rest: PyTree,
     emulated: Polynomial,
-    start: Variables,
-    covered: Array,
-    cover: Array,
-    temperature: Array,
     learning_rate: Array,
     key: PRNGKeyArray,
     steps: int,
     batch: int,
     clip_norm: float,
 ) -> tuple[PyTree, Array]:
-    """Adam on fresh samples at every step; `start` is the foot of the bridge.
-
-    Pathwise gradients see only what the model's own samples see, and can lose a mode while the
-    bridge splits it off: where `cover` says so, KL(q||p) on samples `covered` of the pool is added.
-    """
+    """Descend on fresh samples of the model at every step."""
     objective = PathwiseJeffreys()
-    target = value_and_score(
-        jax.vmap(emulated.log_likelihood),
-        lambda s: start.log_ratio_and_score(s),  # methods of modules of tracers have no hash
-        Tempered(temperature),
-    )
 
     def loss(params: PyTree, key: PRNGKeyArray) -> Array:
         model: Any = combine(params, rest)
         z = spread_here(jr.normal(key, (batch, model.size)))
         moved = model.forward(z)[0]
         s = jax.lax.stop_gradient(moved)
-        value = objective(model, Batch(z, s, *target(s), moved))
-        return value + jax.lax.cond(cover > 0, coverage, lambda *_: jnp.zeros(()), params, key)
-
-    def coverage(params: PyTree, key: PRNGKeyArray) -> Array:
-        model: Any = combine(params, rest)
-        rows = spread_here(covered[jr.randint(jr.fold_in(key, 1), (batch,), 0, len(covered))])
-        return -jnp.mean(model.backward(rows)[1])
+        return objective(model, Batch(z, s, *jax.vmap(emulated.log_likelihood)(s), moved))
 
     return descend(loss, trainable, jr.split(key, steps), learning_rate, clip_norm)

@@ -17,7 +17,7 @@ from msign.inference.methods.objectives import Batch, Objective, PathwiseJeffrey
 from msign.inference.simulate import Simulated
 from msign.inference.target import Tempered, bounded_below
 from msign.noise import generator, normal, on_device
-from msign.training import adam, adam_step, combine, schedule, split_trainable
+from msign.training import adam, combine, optimiser_step, schedule, split_trainable
 from msign.variables import Variables, draw, log_ratio_and_score
 
 STATES = 2000  # of Markov chains, that stand for samples of q_1
@@ -184,5 +184,5 @@ def _take_step(
     clip_norm: float,
 ) -> tuple[PyTree, PyTree, Array]:
     loss, gradient = jax.value_and_grad(lambda p: objective(combine(p, rest), batch))(trainable)
-    stepped = adam_step(adam(clip_norm), trainable, gradient, state, rate)
+    stepped = optimiser_step(adam(clip_norm), trainable, gradient, state, rate)
     return *copied_here(stepped), loss

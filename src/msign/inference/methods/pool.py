@@ -21,7 +21,6 @@ from msign.inference.target import Tempered, bounded_below
 from msign.noise import generator, on_device
 from msign.training import combine, descend, split_trainable
 from msign.variables import Variables, draw, in_pieces
-from msign.weights import lost_evidence, weight_report
 
 WATCHED, STRAYS = 2**16, 256  # samples among which strays are looked for, and most that are taken
 NOWHERE = 1e6  # log-measure of a row that has no weight
@@ -34,23 +33,21 @@ class PoolState(MethodState):
         target: The highest temperature that the pool carries.
         pool: All fields simulated so far.
         proposals: Trainable arrays of the models that drew them.
-        lost: The most log evidence that a model of this stage lacked, compared with the pool.
     """
 
     target: Tempered
     pool: SamplePool
     proposals: list[Variables]
-    lost: float
 
     def log_evidence(self) -> tuple[float, float] | None:
         return self.pool.log_evidence()
 
 
-def init_pool(stage: Stage, observations: int) -> PoolState:
+def init_pool(stage: Stage, observations: int, target: Tempered) -> PoolState:
     """An empty pool with room for all rounds of a stage."""
     capacity = stage.round_size * stage.rounds
     pool = SamplePool.empty(capacity, stage.start.size, stage.rounds, observations)
-    return PoolState(Tempered(0.0), pool, [], 0.0)
+    return PoolState(target, pool, [])
 
 
 def add_to_pool(stage: Stage, state: PoolState, model: Variables, drawn: Simulated) -> PoolState:
@@ -61,8 +58,7 @@ def add_to_pool(stage: Stage, state: PoolState, model: Variables, drawn: Simulat
     values = bounded_below(drawn.log_likelihood)
     pool = state.pool.add(drawn.s, values, drawn.log_ratio, models, drawn.features)
     target = pool.raised(state.target, stage.bridge_ess * stage.round_size)
-    lost = lost_evidence(weight_report(drawn.log_weights), *pool.log_evidence())
-    return PoolState(target, pool, proposals, max(lost, state.lost))
+    return PoolState(target, pool, proposals)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,7 +102,7 @@ class Pool(Method):
 
     def init(self, stage: Stage) -> PoolState:
         problem = stage.simulator.problem
-        return init_pool(stage, problem.layout.m if problem.has_observations else 0)
+        return init_pool(stage, problem.layout.m if problem.has_observations else 0, Tempered(0.0))
 
     def observe(
         self, stage: Stage, state: PoolState, model: Variables, drawn: Simulated
