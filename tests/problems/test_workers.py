@@ -9,6 +9,7 @@ import sys
 import time
 
 import distributed
+import jax
 import numpy as np
 import pytest
 
@@ -133,6 +134,34 @@ def test_an_inflated_noise_is_estimated_by_the_workers(threads):
     here, there = Simulator(made), Simulator(made, executor=threads)
     assert_equal(there.evaluate(U[:, :4], 1, True), here.evaluate(U[:, :4], 1, True))
     assert there.nfs == here.nfs == 2 * 7 + 2 * len(U)
+
+
+class Overheard(concurrent.futures.ThreadPoolExecutor):
+    """Knows the types of all arrays that are sent to it and that it sends back."""
+
+    def __init__(self, threads):
+        super().__init__(threads)
+        self.sent, self.returned = set(), set()
+
+    def submit(self, work, function, arrays):
+        future = super().submit(work, function, arrays)
+        self.sent |= {a.dtype for a in arrays if isinstance(a, np.ndarray)}
+        self.returned.add(future.result().values[-1].dtype)
+        return future
+
+
+def test_fields_and_gradients_are_sent_as_jax_has_them_and_computed_in_double():
+    seen = []
+
+    def recorded(x, cotangents):
+        seen.append(x.dtype)
+        return both(x, cotangents)
+
+    with Overheard(2) as executor, jax.enable_x64(False):
+        there = Simulator(problem(forward_and_vjp=recorded), executor=executor)
+        there.evaluate(U, 2, True)
+    assert executor.sent == executor.returned == {np.dtype(np.float32)}
+    assert set(seen) == {np.dtype(np.float64)}
 
 
 # --- pieces ---------------------------------------------------------------------------------------
