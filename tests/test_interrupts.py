@@ -120,3 +120,12 @@ def test_one_that_comes_while_a_command_starts_is_no_silence(monkeypatch):
     monkeypatch.setattr("msign.compilation.keep_compiled_programs", interrupted)
     result = CliRunner().invoke(app, ["runs"])
     assert result.exit_code == 130 and result.output == "stopped\n"
+
+
+def test_one_that_comes_while_arguments_are_read_is_no_silence(monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("typer.core.TyperGroup.resolve_command", interrupted)
+    result = CliRunner().invoke(app, ["runs"])
+    assert result.exit_code == 130 and result.output == "stopped\n"

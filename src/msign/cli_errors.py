@@ -8,6 +8,7 @@ import threading
 from typing import Any
 
 import typer
+import typer.core
 
 INTERRUPTED = 130  # the exit code of a shell's command that Ctrl-C ended
 AGAIN = 0.02  # seconds after which a Ctrl-C that was lost comes once more
@@ -51,6 +52,17 @@ class one_line_errors:
         if not (self.checkpoints / "config.json").exists():
             return "stopped; nothing was kept"
         return f"stopped; this goes on:\n  {resuming(sys.argv[1:])}"
+
+
+class Commands(typer.core.TyperGroup):
+    """All commands; Ctrl-C outside of their own blocks, as while arguments are read, is told too."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            typer.echo("stopped", err=True)
+            raise typer.Exit(INTERRUPTED) from None
 
 
 def resuming(arguments: list[str]) -> str:
