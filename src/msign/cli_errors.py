@@ -55,7 +55,7 @@ class one_line_errors:
 
 
 class Commands(typer.core.TyperGroup):
-    """All commands; Ctrl-C outside of their own blocks, as while arguments are read, is told too."""
+    """All commands; Ctrl-C outside of their own blocks, as while arguments are read, is told."""
 
     def invoke(self, ctx: Any) -> Any:
         try:

@@ -1,6 +1,7 @@
 """Forward maps evaluated by workers: the same numbers, lost workers, crashes, counts."""
 
 import concurrent.futures
+import inspect
 import multiprocessing.pool
 import os
 import signal
@@ -235,6 +236,32 @@ def test_what_a_worker_raises_is_rejected_or_reported(threads):
     with pytest.raises(SimulationError, match="raised ArithmeticError: too low") as caught:
         strict.evaluate(U, 2)
     assert "on a worker" in "".join(caught.value.__cause__.__notes__)
+
+
+def raising_line(function, text):
+    """Where a function of this file raises, as errors tell it."""
+    lines, first = inspect.getsourcelines(function)
+    line = first + next(i for i, own in enumerate(lines) if text in own)
+    return f"test_workers.py, line {line}, in {function.__name__})"
+
+
+def wrong_vjp(x, c):
+    raise KeyError("no pressure")
+
+
+@pytest.mark.parametrize("name", [None, *EXECUTORS])
+def test_an_error_names_the_line_of_the_users_code(name, request):
+    executor = None if name is None else request.getfixturevalue(name)
+    strict = Simulator(problem(forward=refusing, **PLAIN), None, executor)
+    with pytest.raises(SimulationError, match="raised ArithmeticError: too low") as caught:
+        strict.evaluate(U, 2)
+    assert str(caught.value).endswith(raising_line(refusing, "raise "))
+    for policy in ("raise", "reject"):
+        options = {"vjp": wrong_vjp, "forward_and_vjp": None, "on_failure": policy}
+        with pytest.raises(SimulationError, match="raised KeyError: 'no pressure'") as caught:
+            Simulator(problem(**options), None, executor).check()
+        assert str(caught.value).endswith(raising_line(wrong_vjp, "raise "))
+        assert "\n" not in str(caught.value)
 
 
 def test_a_field_that_ends_its_process_is_rejected(processes):

@@ -5,7 +5,8 @@ problem's `on_failure` it is counted and rejected, or it ends the run with an er
 field.
 """
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -16,9 +17,10 @@ from jaxtyping import ArrayLike
 
 from msign.lattice import Lattice
 from msign.priors import Prior
+from msign.problems import user_code
 from msign.problems.at_scale import ScaleModel, compiled_rows
 from msign.problems.counting import Count
-from msign.problems.failures import SimulationError, SimulationRaised
+from msign.problems.failures import SimulationError, SimulationRaised, SimulatorUnavailable
 from msign.problems.inverse import InverseProblem, missing_forward
 from msign.problems.spread import spread_over
 from msign.problems.workers import as_workers
@@ -81,16 +83,22 @@ class ForwardMaps:
             raise _failure(model, u[i], f"sample {start + i}", "returned NaN or infinity")
         self.count.failures += int(bad.sum())
 
-    def raised(
-        self, model: ScaleModel, u: np.ndarray, start: int, error: Exception
-    ) -> SimulationError:
-        """What a simulation of fields u, the first of which is number `start`, has raised."""
-        rows, what = slice(0, len(u)), f"raised {type(error).__name__}: {error}"
-        if isinstance(error, SimulationRaised):
-            rows, what = error.rows, error.what
-        first, last = start + rows.start, start + rows.stop - 1
-        which = f"sample {first}" if first == last else f"one of samples {first} to {last}"
-        return _failure(model, u[rows.start], which, what)
+    @contextlib.contextmanager
+    def named(
+        self, model: ScaleModel, u: Callable[[], np.ndarray], start: int = 0
+    ) -> Iterator[None]:
+        """A block whose errors name fields u() and the line of the user's code that raised them.
+
+        The first of the fields is number `start`. Errors of compiled code alone stay as they are.
+        """
+        try:
+            yield
+        except (SimulatorUnavailable, SimulationError):
+            raise
+        except Exception as error:
+            if model.traceable and not user_code.located(error):
+                raise
+            raise _raised(model, u(), start, error) from error
 
     # --- observations -----------------------------------------------------------------------------
 
@@ -108,7 +116,8 @@ class ForwardMaps:
         problem, found = self.problem, []
         if problem.traceable:
             rows = compiled_rows(max(len(u), problem.inflate), self.block)
-            everywhere = problem.every_scale.observe(u, rows)
+            with self.named(self.at_scale(problem.scales), lambda: u):
+                everywhere = problem.every_scale.observe(u, rows)
             for scale in scales:
                 observed = everywhere[scale - 1]
                 bad = ~np.isfinite(observed).all(1)
@@ -131,14 +140,21 @@ class ForwardMaps:
         def whitened() -> np.ndarray:
             return np.asarray(model.prior.whiten(jnp.asarray(x)))
 
-        try:
+        with self.named(model, whitened):
             observed = self.observe(model, x, self.problem.on_failure == "reject")
-        except Exception as error:
-            raise self.raised(model, whitened(), 0, error) from error
         bad = ~np.isfinite(observed).all(1)
         if bad.any():
             self.reject(model, whitened(), 0, bad)
         return observed
+
+
+def _raised(model: ScaleModel, u: np.ndarray, start: int, error: Exception) -> SimulationError:
+    rows, what = slice(0, len(u)), user_code.raised(error)
+    if isinstance(error, SimulationRaised):
+        rows, what = error.rows, error.what
+    first, last = start + rows.start, start + rows.stop - 1
+    which = f"sample {first}" if first == last else f"one of samples {first} to {last}"
+    return _failure(model, u[rows.start], which, what)
 
 
 def _failure(model: ScaleModel, u: np.ndarray, which: str, what: str) -> SimulationError:

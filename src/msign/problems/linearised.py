@@ -8,7 +8,6 @@ from jaxtyping import ArrayLike
 from msign import checks
 from msign.problems.at_scale import ScaleModel, compiled_rows
 from msign.problems.coarse_noise import CoarseNoise
-from msign.problems.failures import SimulatorUnavailable
 
 Products = Callable[..., tuple[np.ndarray, np.ndarray]]
 
@@ -51,14 +50,8 @@ def linearised(
     rows = compiled_rows(len(u), chunk)
     for start in range(0, len(u), chunk):
         pieces = [a[start : start + chunk] for a in arrays]
-        try:
+        with maps.named(model, lambda: pieces[0], start):  # noqa: B023  (called in this round)
             found = function(*pieces, likelihood, rows)
-        except SimulatorUnavailable:
-            raise
-        except Exception as error:
-            if model.traceable:
-                raise
-            raise maps.raised(model, pieces[0], start, error) from error
         finite = [np.isfinite(a).reshape(len(a), -1).all(1) for a in found]
         maps.reject(model, pieces[0], start, ~np.logical_and(*finite))
         parts.append(found)

@@ -8,6 +8,7 @@ import contextlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 from jaxtyping import ArrayLike, PRNGKeyArray
@@ -19,11 +20,10 @@ from msign.problems.at_scale import ScaleModel, compiled_rows
 from msign.problems.coarse_noise import BothPlaces, CoarseNoise
 from msign.problems.counting import Count
 from msign.problems.data_likelihood import DataLikelihood, Inflation
-from msign.problems.failures import SimulatorUnavailable
 from msign.problems.forward_maps import ForwardMaps
 from msign.problems.inverse import InverseProblem
 from msign.problems.linearised import check_batch, linearised
-from msign.problems.trial import check_every_scale, check_vjp
+from msign.problems.trial import check_every_scale, check_vjp, refuse_all_rejected
 
 
 class Evaluated(NamedTuple):
@@ -140,7 +140,8 @@ class Simulator:
 
         whole = slice(0, len(u))
         features, slopes = simulated(whole) if model.traceable else shared_out(simulated, len(u))
-        with np.errstate(over="ignore", invalid="ignore"):
+        quiet = np.errstate(over="ignore", invalid="ignore")
+        with self._maps.named(model, lambda: u, start), quiet:
             values = likelihood.host.log_likelihood(features)
         bad = ~np.isfinite(values)
         if slopes is not None:
@@ -162,14 +163,8 @@ class Simulator:
     ) -> tuple[np.ndarray, np.ndarray | None]:
         """Features, and gradients if asked for; an error names the field that raised it."""
         reject = self.problem.on_failure == "reject"
-        try:
+        with self._maps.named(model, lambda: u, start):
             return model.simulate(u, likelihood.device, gradient, rows, reject)
-        except SimulatorUnavailable:
-            raise
-        except Exception as error:
-            if reject or model.traceable:
-                raise
-            raise self._maps.raised(model, u, start, error) from error
 
     def observe(self, x: ArrayLike, scale: int | None = None) -> np.ndarray:
         """What the forward map gives for a batch of fields of a scale `(n, m)`, without noise."""
@@ -177,7 +172,8 @@ class Simulator:
         fields = model.prior.lattice.check("x", x)
         check_batch("x", fields, len(model.prior.lattice.field_shape))
         self._maps.spend(len(fields))
-        return self._maps.observe(model, fields)
+        with self._maps.named(model, lambda: np.asarray(model.prior.whiten(jnp.asarray(fields)))):
+            return self._maps.observe(model, fields)
 
     # --- products with the derivative of the features ---------------------------------------------
 
@@ -252,15 +248,18 @@ class Simulator:
 
         Looks at shapes and at finiteness of two prior draws per scale (all of them, or `scales`),
         the finest first, and compares a supplied vjp with finite differences of the forward map in
-        random directions.
+        random directions. Where simulations may be rejected, not all of these are.
         """
         key = jr.key(0) if key is None else key
         scales = sorted(scales or range(1, self.problem.scales + 1), reverse=True)
+        before = self.failures
         if self.problem.traceable and len(scales) > 1:
             check_every_scale(self._noise, key, scales)
         else:
             for scale in scales:
                 d = self.problem.priors[scale - 1].lattice.dim
                 self.evaluate(normal(jr.fold_in(key, scale), (2, d)), scale)
+        if self.failures - before >= 2 * len(scales):
+            refuse_all_rejected(self._maps, jr.fold_in(key, scales[0]), 2 * len(scales))
         if self.problem.vjp is not None:
             check_vjp(self._maps, jr.fold_in(key, 0), tolerance)

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from msign import checks
+from msign.problems import user_code
 from msign.problems.failures import SimulatorUnavailable
 
 ATTEMPTS = 2  # of a piece whose worker is lost, before it is sent alone
@@ -81,8 +82,7 @@ def work(function: Shipped, arrays: Arrays) -> Answer:
         found = function(*(_double(a) for a in arrays))
         values = tuple(_floating(a) for a in (found if isinstance(found, tuple) else (found,)))
     except Exception as error:
-        what = f"raised {type(error).__name__}: {error}"
-        return Answer(None, 0.0, what, traceback.format_exc())
+        return Answer(None, 0.0, user_code.raised(error), traceback.format_exc())
     return Answer(values, time.perf_counter() - began)
 
 
