@@ -7,6 +7,7 @@ process. Pin it to one core (`taskset -c 1`) to have nothing happen at the same 
 
 import argparse
 import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 import distributed
@@ -46,37 +47,60 @@ class Taken(NamedTuple):
     alone: float
 
 
-def measured(simulator, u, gradient, repeats, elsewhere=nowhere):
-    """Seconds of a batch.
+class Place(NamedTuple):
+    """Who simulates.
 
-    The processors' are what overhead there is where nothing happens at the same time; they do not
-    depend on what else the machine has to do, with one exception: the processes of a cluster wake
-    up many times a second, whether there is work or not, for as long as a batch takes. Where other
-    programs use the same core that is longer than its computation. What they use while nobody asks
-    for anything, a share r of a core, is therefore measured first: a batch that used `used` seconds
-    of processors in `wall` seconds has used - r wall seconds of work, which take
-    (used - r wall) / (1 - r) seconds on a core that does nothing but this work and the waking up.
-
-    The first two batches compile and size everything.
+    Attributes:
+        simulator: Evaluates batches.
+        elsewhere: Processor time so far of processes other than this one.
+        cluster: Whether it needs the Dask cluster.
     """
 
-    def counted():
-        return np.array([time.process_time() + elsewhere(), time.perf_counter()])
+    simulator: msign.Simulator
+    elsewhere: Callable[[], float] = nowhere
+    cluster: bool = False
 
-    scale, taken = simulator.problem.scales, []
-    for _ in range(WARM_UP):
-        simulator.evaluate(u, scale, gradient)
-    before = counted()
-    time.sleep(IDLE)
-    used, wall = counted() - before
-    idle = used / wall
-    before = counted()
+    def counted(self):
+        """Seconds of processors and of the clock so far."""
+        return np.array([time.process_time() + self.elsewhere(), time.perf_counter()])
+
+
+def measured(places, u, gradient, repeats):
+    """Seconds of a batch at each place; the first is this process, and all take turns.
+
+    Seconds of processors are what overhead there is where nothing happens at the same time. They
+    hardly depend on what else the machine has to do, with one exception: the processes of a cluster
+    wake up many times a second, whether there is work or not, for as long as a batch takes, which
+    is longer than its computation where other programs use the same core. What they use while
+    nobody asks for anything, a share r of a core, is therefore measured first. A batch that used
+    `used` seconds of processors in `wall` seconds has used - r wall seconds of work, which take
+    (used - r wall) / (1 - r) seconds on a core that does nothing but this work and the waking up.
+    For places that need no cluster the share is taken off and not put back.
+
+    Two batches before these compile and size everything.
+    """
+    scale, taken, idle = places[0].simulator.problem.scales, [], []
+    for place in places:
+        for _ in range(WARM_UP):
+            place.simulator.evaluate(u, scale, gradient)
+    for place in places:
+        before = place.counted()
+        time.sleep(IDLE)
+        used, wall = place.counted() - before
+        idle.append(used / wall)
     for _ in range(repeats):
-        began = time.perf_counter()
-        simulator.evaluate(u, scale, gradient)
-        taken.append(time.perf_counter() - began)
-    used, wall = (counted() - before) / repeats
-    return Taken(min(taken), used, (used - idle * wall) / (1 - idle))
+        for place in places:
+            before = place.counted()
+            place.simulator.evaluate(u, scale, gradient)
+            taken.append(place.counted() - before)
+    found = []
+    for i, (place, share) in enumerate(zip(places, idle, strict=True)):
+        own = np.array(taken[i :: len(places)])
+        used, wall = own.mean(0)
+        work = used - share * wall
+        counted, alone = (used, work / (1 - share)) if place.cluster else (work, work)
+        found.append(Taken(own[:, 1].min(), counted, alone))
+    return found
 
 
 def local_cluster(threads):
@@ -87,12 +111,13 @@ def sleeper(fields, repeats):
     prior = msign.LaplacePrior((4,), alpha=0.5, beta=2.0)
     problem = msign.InverseProblem(prior, sleeping, [0.0], noise_std=1.0)
     u = np.random.default_rng(0).normal(size=(fields, 4))
-    serial = measured(msign.Simulator(problem), u, False, 1).wall
+    (serial,) = measured([Place(msign.Simulator(problem))], u, False, 1)
     with local_cluster(THREADS) as cluster, distributed.Client(cluster) as client:
-        spread = measured(msign.Simulator(problem, executor=client), u, False, repeats).wall
+        (spread,) = measured([Place(msign.Simulator(problem, executor=client))], u, False, repeats)
+    ratio = serial.wall / spread.wall
     print(
-        f"{fields} fields of {SLEEP * 1000:.0f} ms: serial {fields / serial:.0f}/s, "
-        f"{THREADS} Dask threads {fields / spread:.0f}/s, ratio {serial / spread:.2f} "
+        f"{fields} fields of {SLEEP * 1000:.0f} ms: serial {fields / serial.wall:.0f}/s, "
+        f"{THREADS} Dask threads {fields / spread.wall:.0f}/s, ratio {ratio:.2f} "
         f"(wanted {WANTED_RATE:g})"
     )
 
@@ -101,23 +126,24 @@ def elliptic(size, fields, repeats):
     problem = msign.problems.elliptic(size, inflate=0)
     u = np.random.default_rng(0).normal(size=(fields, problem.dim))
     for gradient in (False, True):
-        here = measured(msign.Simulator(problem), u, gradient, repeats)
-        with local_cluster(1) as cluster, distributed.Client(cluster) as client:
-            on_dask = measured(
-                msign.Simulator(problem, executor=client),
-                u,
-                gradient,
-                repeats,
-                lambda client=client: sum(client.run(time.process_time).values()),
-            )
-        with opened(1) as workers:
-            in_process = measured(
-                msign.Simulator(problem, executor=workers),
-                u,
-                gradient,
-                repeats,
-                lambda workers=workers: workers.executor.submit(time.process_time).result(),
-            )
+        with (
+            local_cluster(1) as cluster,
+            distributed.Client(cluster) as client,
+            opened(1) as workers,
+        ):
+            places = [
+                Place(msign.Simulator(problem)),
+                Place(
+                    msign.Simulator(problem, executor=client),
+                    lambda client=client: sum(client.run(time.process_time).values()),
+                    cluster=True,
+                ),
+                Place(
+                    msign.Simulator(problem, executor=workers),
+                    lambda workers=workers: workers.executor.submit(time.process_time).result(),
+                ),
+            ]
+            here, on_dask, in_process = measured(places, u, gradient, repeats)
         what = "with gradients" if gradient else "values"
         print(f"elliptic {size} x {size}, {fields} fields, {what}")
         print(f"  {'':15}    clock  processors  on a core of its own")

@@ -122,10 +122,11 @@ def test_one_that_comes_while_a_command_starts_is_no_silence(monkeypatch):
     assert result.exit_code == 130 and result.output == "stopped\n"
 
 
-def test_one_that_comes_while_arguments_are_read_is_no_silence(monkeypatch):
+@pytest.mark.parametrize("moment", ["parse_args", "resolve_command"])
+def test_one_that_comes_while_arguments_are_read_is_no_silence(moment, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("typer.core.TyperGroup.resolve_command", interrupted)
+    monkeypatch.setattr(f"typer.core.TyperGroup.{moment}", interrupted)
     result = CliRunner().invoke(app, ["runs"])
     assert result.exit_code == 130 and result.output == "stopped\n"

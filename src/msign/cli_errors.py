@@ -1,10 +1,12 @@
 """Errors of a user's input as one line, and Ctrl-C, for all commands."""
 
 import _thread
+import contextlib
 import pathlib
 import shlex
 import sys
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import typer
@@ -57,12 +59,23 @@ class one_line_errors:
 class Commands(typer.core.TyperGroup):
     """All commands; Ctrl-C outside of their own blocks, as while arguments are read, is told."""
 
+    def make_context(self, *given: Any, **options: Any) -> Any:
+        with _told():
+            return super().make_context(*given, **options)
+
     def invoke(self, ctx: Any) -> Any:
-        try:
+        with _told():
             return super().invoke(ctx)
-        except KeyboardInterrupt:
-            typer.echo("stopped", err=True)
-            raise typer.Exit(INTERRUPTED) from None
+
+
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
+    """A block in which Ctrl-C ends the command with a word."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo("stopped", err=True)
+        raise typer.Exit(INTERRUPTED) from None
 
 
 def resuming(arguments: list[str]) -> str:
