@@ -40,13 +40,13 @@ class one_line_errors:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         sys.unraisablehook = self.ignored
+        if _follows_interrupt(error):
+            typer.echo(self._how_to_go_on(), err=True)
+            raise typer.Exit(INTERRUPTED) from None
         if isinstance(error, ValueError | OSError | RuntimeError | MemoryError):
             text = str(error) or type(error).__name__
             typer.secho(f"error: {printable(text)}", fg="red", err=True)
             raise typer.Exit(1) from None
-        if isinstance(error, KeyboardInterrupt):
-            typer.echo(self._how_to_go_on(), err=True)
-            raise typer.Exit(INTERRUPTED) from None
 
     def _how_to_go_on(self) -> str:
         if self.checkpoints is None:
@@ -76,6 +76,13 @@ def _told() -> Iterator[None]:
     except KeyboardInterrupt:
         typer.echo("stopped", err=True)
         raise typer.Exit(INTERRUPTED) from None
+
+
+def _follows_interrupt(error: BaseException | None) -> bool:
+    """Whether an error is Ctrl-C, or came while something cleaned up after it."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error is not None
 
 
 def resuming(arguments: list[str]) -> str:

@@ -52,8 +52,8 @@ def linearised(
         pieces = [a[start : start + chunk] for a in arrays]
         with maps.named(model, lambda: pieces[0], start):  # noqa: B023  (called in this round)
             found = function(*pieces, likelihood, rows)
-        finite = [np.isfinite(a).reshape(len(a), -1).all(1) for a in found]
-        maps.reject(model, pieces[0], start, ~np.logical_and(*finite))
+        bad = [~np.isfinite(a.reshape(len(a), -1)).all(1) for a in found]
+        maps.reject(model, pieces[0], start, np.any(bad, axis=0))
         parts.append(found)
     features, derivatives = zip(*parts, strict=True)
     return np.concatenate(features), np.concatenate(derivatives)
