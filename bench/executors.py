@@ -2,11 +2,13 @@
 
 A simulator that sleeps 20 ms a field, on 8 threads of a Dask worker, against one call after the
 other; and the elliptic solver, which is fast, on one Dask worker and on one process, against this
-process.
+process. Pin it to one core (`taskset -c 1`) to have nothing happen at the same time.
 """
 
 import argparse
 import time
+from collections.abc import Callable
+from typing import NamedTuple
 
 import distributed
 import numpy as np
@@ -17,6 +19,7 @@ from msign.problems.workers import opened
 SLEEP = 0.02
 THREADS = 8
 WARM_UP = 2
+IDLE = 5.0  # seconds in which nothing is asked for
 WANTED_RATE, WANTED_OVERHEAD = 6.0, 0.2
 
 
@@ -30,21 +33,74 @@ def nowhere():
     return 0.0
 
 
-def measured(simulator, u, gradient, repeats, elsewhere=nowhere):
-    """Seconds of a batch: the fastest one's, and the processors' on average, here and elsewhere.
+class Taken(NamedTuple):
+    """Seconds of a batch.
 
-    The processors' are what overhead there is where nothing happens at the same time; they do not
-    depend on what else the machine has to do. The first two batches compile and size everything.
+    Attributes:
+        wall: Of the fastest one, by the clock.
+        used: Of processors on average, here and elsewhere, as they were counted.
+        alone: Of processors, had the batch had a core to itself, see `measured`.
     """
-    scale, taken = simulator.problem.scales, []
-    for i in range(repeats + WARM_UP):
-        if i == WARM_UP:
-            before = time.process_time() + elsewhere()
-        began = time.perf_counter()
-        simulator.evaluate(u, scale, gradient)
-        taken.append(time.perf_counter() - began)
-    used = time.process_time() + elsewhere() - before
-    return min(taken[WARM_UP:]), used / repeats
+
+    wall: float
+    used: float
+    alone: float
+
+
+class Place(NamedTuple):
+    """Who simulates.
+
+    Attributes:
+        simulator: Evaluates batches.
+        elsewhere: Processor time so far of processes other than this one.
+        cluster: Whether it needs the Dask cluster.
+    """
+
+    simulator: msign.Simulator
+    elsewhere: Callable[[], float] = nowhere
+    cluster: bool = False
+
+    def counted(self):
+        """Seconds of processors and of the clock so far."""
+        return np.array([time.process_time() + self.elsewhere(), time.perf_counter()])
+
+
+def measured(places, u, gradient, repeats):
+    """Seconds of a batch at each place; the first is this process, and all take turns.
+
+    Seconds of processors are what overhead there is where nothing happens at the same time. They
+    hardly depend on what else the machine has to do, with one exception: the processes of a cluster
+    wake up many times a second, whether there is work or not, for as long as a batch takes, which
+    is longer than its computation where other programs use the same core. What they use while
+    nobody asks for anything, a share r of a core, is therefore measured first. A batch that used
+    `used` seconds of processors in `wall` seconds has used - r wall seconds of work, which take
+    (used - r wall) / (1 - r) seconds on a core that does nothing but this work and the waking up.
+    For places that need no cluster the share is taken off and not put back.
+
+    Two batches before these compile and size everything.
+    """
+    scale, taken, idle = places[0].simulator.problem.scales, [], []
+    for place in places:
+        for _ in range(WARM_UP):
+            place.simulator.evaluate(u, scale, gradient)
+    for place in places:
+        before = place.counted()
+        time.sleep(IDLE)
+        used, wall = place.counted() - before
+        idle.append(used / wall)
+    for _ in range(repeats):
+        for place in places:
+            before = place.counted()
+            place.simulator.evaluate(u, scale, gradient)
+            taken.append(place.counted() - before)
+    found = []
+    for i, (place, share) in enumerate(zip(places, idle, strict=True)):
+        own = np.array(taken[i :: len(places)])
+        used, wall = own.mean(0)
+        work = used - share * wall
+        counted, alone = (used, work / (1 - share)) if place.cluster else (work, work)
+        found.append(Taken(own[:, 1].min(), counted, alone))
+    return found
 
 
 def local_cluster(threads):
@@ -55,12 +111,13 @@ def sleeper(fields, repeats):
     prior = msign.LaplacePrior((4,), alpha=0.5, beta=2.0)
     problem = msign.InverseProblem(prior, sleeping, [0.0], noise_std=1.0)
     u = np.random.default_rng(0).normal(size=(fields, 4))
-    serial, _ = measured(msign.Simulator(problem), u, False, 1)
+    (serial,) = measured([Place(msign.Simulator(problem))], u, False, 1)
     with local_cluster(THREADS) as cluster, distributed.Client(cluster) as client:
-        spread, _ = measured(msign.Simulator(problem, executor=client), u, False, repeats)
+        (spread,) = measured([Place(msign.Simulator(problem, executor=client))], u, False, repeats)
+    ratio = serial.wall / spread.wall
     print(
-        f"{fields} fields of {SLEEP * 1000:.0f} ms: serial {fields / serial:.0f}/s, "
-        f"{THREADS} Dask threads {fields / spread:.0f}/s, ratio {serial / spread:.2f} "
+        f"{fields} fields of {SLEEP * 1000:.0f} ms: serial {fields / serial.wall:.0f}/s, "
+        f"{THREADS} Dask threads {fields / spread.wall:.0f}/s, ratio {ratio:.2f} "
         f"(wanted {WANTED_RATE:g})"
     )
 
@@ -69,32 +126,33 @@ def elliptic(size, fields, repeats):
     problem = msign.problems.elliptic(size, inflate=0)
     u = np.random.default_rng(0).normal(size=(fields, problem.dim))
     for gradient in (False, True):
-        here = measured(msign.Simulator(problem), u, gradient, repeats)
-        with local_cluster(1) as cluster, distributed.Client(cluster) as client:
-            on_dask = measured(
-                msign.Simulator(problem, executor=client),
-                u,
-                gradient,
-                repeats,
-                lambda client=client: sum(client.run(time.process_time).values()),
-            )
-        with opened(1) as workers:
-            in_process = measured(
-                msign.Simulator(problem, executor=workers),
-                u,
-                gradient,
-                repeats,
-                lambda workers=workers: workers.executor.submit(time.process_time).result(),
-            )
+        with (
+            local_cluster(1) as cluster,
+            distributed.Client(cluster) as client,
+            opened(1) as workers,
+        ):
+            places = [
+                Place(msign.Simulator(problem)),
+                Place(
+                    msign.Simulator(problem, executor=client),
+                    lambda client=client: sum(client.run(time.process_time).values()),
+                    cluster=True,
+                ),
+                Place(
+                    msign.Simulator(problem, executor=workers),
+                    lambda workers=workers: workers.executor.submit(time.process_time).result(),
+                ),
+            ]
+            here, on_dask, in_process = measured(places, u, gradient, repeats)
         what = "with gradients" if gradient else "values"
         print(f"elliptic {size} x {size}, {fields} fields, {what}")
-        print(f"  here             {here[0]:6.2f} s, processors {here[1]:6.2f} s")
+        print(f"  {'':15}    clock  processors  on a core of its own")
+        print(f"  {'here':15}  {here.wall:5.2f} s     {here.used:5.2f} s  {here.alone:5.2f} s")
         for name, taken in (("one Dask worker", on_dask), ("one process", in_process)):
-            wall, used = (b / a - 1 for a, b in zip(here, taken, strict=True))
-            print(
-                f"  {name:15}  {taken[0]:6.2f} s, processors {taken[1]:6.2f} s; overhead "
-                f"{wall:+.0%}, of processors {used:+.0%} (wanted below {WANTED_OVERHEAD:.0%})"
-            )
+            clock, used, alone = (b / a - 1 for a, b in zip(here, taken, strict=True))
+            print(f"  {name:15}  {taken.wall:5.2f} s     {taken.used:5.2f} s  {taken.alone:5.2f} s")
+            print(f"  {'  overhead':15}  {clock:+7.0%}     {used:+7.0%}  {alone:+7.0%}")
+    print(f"wanted below {WANTED_OVERHEAD:.0%}")
 
 
 def main():

@@ -172,6 +172,42 @@ def test_run_with_workers_is_the_same_run(tmp_path, monkeypatch):
     assert result.exit_code == 1 and "workers must not be given beside dask" in result.output
 
 
+WRONG = """
+import numpy as np
+import msign
+
+def pressure(x):
+    return x[:, :2] / undefined
+
+problem = msign.InverseProblem(
+    msign.LaplacePrior((4,), 0.5, 2.0), lambda x: pressure(np.asarray(x)), [0.1, 0.2], 0.1
+)
+"""
+
+
+def test_a_mistake_that_rejects_every_simulation_is_told(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "wrong.py").write_text(WRONG.replace(", 0.1\n)", ', 0.1, on_failure="reject"\n)'))
+    for arguments in (["check", "wrong.py"], ["run", "wrong.py", "--budget", "2000"]):
+        result = runner.invoke(app, arguments)
+        assert result.exit_code == 1
+        text = " ".join(result.stderr.split())
+        assert "error: all 4 forward simulations that were tried were rejected" in text
+        assert "raised NameError: name 'undefined' is not defined (wrong.py, line 6" in text
+
+
+@pytest.mark.parametrize("extra", [[], ["--workers", "1"]])
+def test_an_error_of_the_users_code_is_one_line_that_names_it(extra, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "wrong.py").write_text(WRONG)
+    result = runner.invoke(app, ["run", "wrong.py", "--budget", "2000", "--out", "run", *extra])
+    assert result.exit_code == 1
+    (line,) = [text for text in result.stderr.splitlines() if "error" in text.lower()]
+    assert line.startswith("error: the forward simulation of")
+    assert "raised NameError: name 'undefined' is not defined" in line
+    assert line.endswith("(wrong.py, line 6, in pressure)")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

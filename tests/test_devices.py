@@ -226,7 +226,7 @@ def second_half_fails(x):
 
 problem = black_box()
 simulator = Simulator(problem)
-simulator._model(1).forward = second_half_fails
+simulator._maps.at_scale(1).forward = second_half_fails
 with devices.together():
     try:
         simulator.evaluate(u, 1)

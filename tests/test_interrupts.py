@@ -120,3 +120,24 @@ def test_one_that_comes_while_a_command_starts_is_no_silence(monkeypatch):
     monkeypatch.setattr("msign.compilation.keep_compiled_programs", interrupted)
     result = CliRunner().invoke(app, ["runs"])
     assert result.exit_code == 130 and result.output == "stopped\n"
+
+
+def test_an_error_while_a_command_cleans_up_after_it_does_not_hide_it(capsys):
+    """A library that it found half imported cannot be imported again."""
+    with pytest.raises(typer.Exit) as end, one_line_errors():
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise ImportError("cannot import name from partially initialized module")
+    assert end.value.exit_code == 130
+    assert capsys.readouterr().err == "stopped\n"
+
+
+@pytest.mark.parametrize("moment", ["parse_args", "resolve_command"])
+def test_one_that_comes_while_arguments_are_read_is_no_silence(moment, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(f"typer.core.TyperGroup.{moment}", interrupted)
+    result = CliRunner().invoke(app, ["runs"])
+    assert result.exit_code == 130 and result.output == "stopped\n"

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from msign import cli_compare, cli_images, cli_paper, cli_problems
-from msign.cli_errors import one_line_errors
+from msign.cli_errors import Commands, one_line_errors
 from msign.cli_options import (
     FinishedRun,
     Gamma,
@@ -24,6 +24,7 @@ from msign.cli_options import (
 )
 
 app = typer.Typer(
+    cls=Commands,
     help="Multiscale invertible generative networks for high-dimensional Bayesian inference.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,

@@ -29,7 +29,7 @@ from msign.inference.refine import Refined, RefineFiles, family_stderr
 from msign.inference.smc import Sampler, bridged, temperatures_left
 from msign.network import MsIGN
 from msign.problems import synthetic
-from msign.problems.simulator import BudgetExceeded
+from msign.problems.counting import BudgetExceeded
 from msign.weights import ess_fraction, pareto_khat
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")

@@ -63,6 +63,6 @@ def test_shares_leave_enough_for_the_stages_after_them_and_the_certificate(confi
             ends.append(limit)
             assert limit - run.simulator.nfs > size
             assert limit <= budget - run.certificate_size
-            run.simulator.nfs += int(used * (limit - run.simulator.nfs))
+            run.simulator.count.nfs += int(used * (limit - run.simulator.nfs))
         assert ends == sorted(ends)
         assert ends[-1] > 0.9 * (budget - run.certificate_size)  # and nothing is left over

@@ -22,7 +22,7 @@ def test_counts_are_those_of_the_moment():
     simulator = Simulator(growing_problem(), 1000)
     watch = Watch(False, 1.0, simulator, lambda: 3661.2)
     assert "nFS 0/1,000  1:01:01" in watch.behind()
-    simulator.nfs = 500
+    simulator.count.nfs = 500
     watch.place, watch.activity = "stage 1/2", "training"
     assert "nFS 500/1,000" in watch.behind() and watch.before() == "stage 1/2  training"
 

@@ -141,7 +141,7 @@ def test_simulations_are_counted():
     made.evaluate(u, 3, gradient=True)
     assert made.nfs == 21 and made.left == sys.maxsize
     assert Simulator(made.problem).nfs == 0  # another one has its own count
-    assert made.counts() == {"nfs": 21, "failures": 0}
+    assert made.count.saved() == {"nfs": 21, "failures": 0}
 
 
 def test_the_budget_is_refused_before_anything_is_simulated():
@@ -238,7 +238,7 @@ def test_restored_counts_have_the_inflation_in_them():
     made, u = simulator(inflate=10, budget=100), np.ones((5, 4))
     before = made.evaluate(u, 1).log_likelihood
     resumed = Simulator(made.problem, 100)
-    resumed.restore(made.counts())
+    resumed.count.restore(made.count.saved())
     assert resumed.left == made.left == 65
     np.testing.assert_array_equal(resumed.evaluate(u, 1).log_likelihood, before)
     assert resumed.nfs == made.nfs + 5
@@ -291,7 +291,7 @@ def test_failed_simulations_stop_or_are_rejected(forward):
     np.testing.assert_array_equal(np.isneginf(found.log_likelihood), positive)
     np.testing.assert_array_equal(np.all(found.gradient == 0, axis=1), positive)
     assert tolerant.failures == positive.sum() > 0
-    assert tolerant.counts() == {"nfs": 40, "failures": positive.sum()}
+    assert tolerant.count.saved() == {"nfs": 40, "failures": positive.sum()}
     kept = simulator("vjp").evaluate(u[~positive], 3, gradient=True)
     np.testing.assert_allclose(found.gradient[~positive], kept.gradient, rtol=1e-10)
 

@@ -1,6 +1,7 @@
 """Forward maps evaluated by workers: the same numbers, lost workers, crashes, counts."""
 
 import concurrent.futures
+import inspect
 import multiprocessing.pool
 import os
 import signal
@@ -9,6 +10,7 @@ import sys
 import time
 
 import distributed
+import jax
 import numpy as np
 import pytest
 
@@ -135,6 +137,34 @@ def test_an_inflated_noise_is_estimated_by_the_workers(threads):
     assert there.nfs == here.nfs == 2 * 7 + 2 * len(U)
 
 
+class Overheard(concurrent.futures.ThreadPoolExecutor):
+    """Knows the types of all arrays that are sent to it and that it sends back."""
+
+    def __init__(self, threads):
+        super().__init__(threads)
+        self.sent, self.returned = set(), set()
+
+    def submit(self, work, function, arrays):
+        future = super().submit(work, function, arrays)
+        self.sent |= {a.dtype for a in arrays if isinstance(a, np.ndarray)}
+        self.returned.add(future.result().values[-1].dtype)
+        return future
+
+
+def test_fields_and_gradients_are_sent_as_jax_has_them_and_computed_in_double():
+    seen = []
+
+    def recorded(x, cotangents):
+        seen.append(x.dtype)
+        return both(x, cotangents)
+
+    with Overheard(2) as executor, jax.enable_x64(False):
+        there = Simulator(problem(forward_and_vjp=recorded), executor=executor)
+        there.evaluate(U, 2, True)
+    assert executor.sent == executor.returned == {np.dtype(np.float32)}
+    assert set(seen) == {np.dtype(np.float64)}
+
+
 # --- pieces ---------------------------------------------------------------------------------------
 
 
@@ -206,6 +236,32 @@ def test_what_a_worker_raises_is_rejected_or_reported(threads):
     with pytest.raises(SimulationError, match="raised ArithmeticError: too low") as caught:
         strict.evaluate(U, 2)
     assert "on a worker" in "".join(caught.value.__cause__.__notes__)
+
+
+def raising_line(function, text):
+    """Where a function of this file raises, as errors tell it."""
+    lines, first = inspect.getsourcelines(function)
+    line = first + next(i for i, own in enumerate(lines) if text in own)
+    return f"test_workers.py, line {line}, in {function.__name__})"
+
+
+def wrong_vjp(x, c):
+    raise KeyError("no pressure")
+
+
+@pytest.mark.parametrize("name", [None, *EXECUTORS])
+def test_an_error_names_the_line_of_the_users_code(name, request):
+    executor = None if name is None else request.getfixturevalue(name)
+    strict = Simulator(problem(forward=refusing, **PLAIN), None, executor)
+    with pytest.raises(SimulationError, match="raised ArithmeticError: too low") as caught:
+        strict.evaluate(U, 2)
+    assert str(caught.value).endswith(raising_line(refusing, "raise "))
+    for policy in ("raise", "reject"):
+        options = {"vjp": wrong_vjp, "forward_and_vjp": None, "on_failure": policy}
+        with pytest.raises(SimulationError, match="raised KeyError: 'no pressure'") as caught:
+            Simulator(problem(**options), None, executor).check()
+        assert str(caught.value).endswith(raising_line(wrong_vjp, "raise "))
+        assert "\n" not in str(caught.value)
 
 
 def test_a_field_that_ends_its_process_is_rejected(processes):

@@ -1,8 +1,8 @@
 """A problem to start from: a field on 16 x 16 cells, seen through a few noisy averages.
 
-    msign check FILE          shapes, derivative, what coarse scales lose, how long it takes
+    msign check FILE  # shapes, derivative, what coarse scales lose, how long it takes
     msign run FILE --budget 2e4 --out runs/first
-    msign runs                what there is, with its verdicts
+    msign runs  # what there is, with its verdicts
 
 It runs as it is. Replace the three parts below by your own.
 """

@@ -33,8 +33,9 @@ from msign.inference.smc import SMC, Particles, Sampler, State, row_parts, tempe
 from msign.inference.watch import Watch, clock
 from msign.interrupts import StopAtCheckpoint
 from msign.noise import default_dtype
+from msign.problems.counting import BudgetExceeded
 from msign.problems.inverse import InverseProblem, missing_forward
-from msign.problems.simulator import BudgetExceeded, Simulator
+from msign.problems.simulator import Simulator
 from msign.problems.workers import opened
 from msign.rundir import RunDirectory, damaged_checkpoint, taken_from
 from msign.variables import Variables, draw
@@ -216,7 +217,7 @@ def _run(sampler: Sampler, files: "RefineFiles | None", progress: bool) -> tuple
     found = None if files is None else files.load_checkpoint(sampler)
     if found is not None:
         state, counts, before = found
-        simulator.restore(counts)
+        simulator.count.restore(counts)
     resumed_at = seconds(), 0 if found is None else len(state.steps)
     with watch, StopAtCheckpoint(files is not None, watch.line) as stop:
         watch.place, watch.activity = "T 0", "simulating"
@@ -228,7 +229,7 @@ def _run(sampler: Sampler, files: "RefineFiles | None", progress: bool) -> tuple
             last, state = state.temperature, sampler.next(state)
             _show(watch, state, temperatures_left(last, state.temperature), resumed_at)
             if files is not None:
-                files.save_checkpoint(state, simulator.counts(), seconds())
+                files.save_checkpoint(state, simulator.count.saved(), seconds())
                 stop.checkpoint_written()
     return state, seconds()
 

@@ -24,8 +24,9 @@ from msign.inference.stage import StageState, initial_state
 from msign.inference.watch import Watch, clock, most_left
 from msign.interrupts import StopAtCheckpoint
 from msign.network import MsIGN
+from msign.problems.failures import SimulationError
 from msign.problems.inverse import InverseProblem
-from msign.problems.simulator import SimulationError, Simulator
+from msign.problems.simulator import Simulator
 from msign.problems.workers import Workers
 from msign.training import split_trainable
 from msign.weights import ess_fraction
@@ -365,14 +366,14 @@ class Run:
 
     def _progress(self) -> dict[str, Any]:
         return {
-            "counts": self.simulator.counts(),
+            "counts": self.simulator.count.saved(),
             "seconds": self.seconds,
             "records": self.records,
             "stages": self.stages,
         }
 
     def _restore(self, saved: dict[str, Any]) -> None:
-        self.simulator.restore(saved["counts"])
+        self.simulator.count.restore(saved["counts"])
         self.records, self.stages = saved["records"], saved["stages"]
         self.seconds_before, self.began = saved["seconds"], time.monotonic()
 

@@ -36,7 +36,13 @@ class ScaleModel:
         both: Forward map and transposed derivative at once, if given.
         layout: How observations lie in what `forward` returns.
         traceable: Whether `forward` is JAX code.
+
+    Attributes:
+        given: How a forward map in NumPy is given fields: in double precision, unless who calls it
+            makes them so.
     """
+
+    given: Callable[[ArrayLike], np.ndarray]
 
     def __init__(
         self,
@@ -52,6 +58,7 @@ class ScaleModel:
     ):
         self.scale, self.prior, self.layout, self.traceable = scale, prior, layout, traceable
         self.forward, self.vjp, self.both = forward, vjp, both
+        self.given = functools.partial(np.asarray, dtype=np.float64)
 
         def lift(x: jax.Array) -> jax.Array:
             for lattice in finer:
@@ -114,7 +121,7 @@ class ScaleModel:
 
     def _called(self, x: ArrayLike) -> np.ndarray:
         """The same in the shape that the forward map returns."""
-        x = x if self.traceable else np.asarray(x, np.float64)
+        x = x if self.traceable else self.given(x)
         observed, n = np.asarray(self.forward(x), np.float64), np.shape(x)[0]
         if not self.layout.accepts(observed.shape, n):
             raise ValueError(
@@ -140,7 +147,7 @@ class ScaleModel:
         n, padding = len(u), rows - len(u)
         if self.traceable:
             return self._simulate_compiled(_padded(u, padding), likelihood, gradient, n)
-        x = gathered(self.fields(_padded(u, padding)))[:n].astype(np.float64)
+        x = self.given(gathered(self.fields(_padded(u, padding)))[:n])
         features, slopes = self._simulate_called(x, likelihood, gradient, tolerant)
         if slopes is None:
             return features, None
@@ -191,7 +198,7 @@ class ScaleModel:
 
     def _pulled(self, slopes: ArrayLike, padding: int) -> np.ndarray:
         """Gradients by fields of the finest lattice as gradients by whitened coordinates."""
-        array = np.asarray(slopes, float)
+        array = np.asarray(slopes)
         return gathered(self.pull(_padded(array, padding)))[: len(array)]
 
     # --- products with the derivative of the features ---------------------------------------------
@@ -212,7 +219,7 @@ class ScaleModel:
         if self.traceable:
             arrays = _padded(u, padding), _padded(cotangents, padding)
             return _first(n, self._vjp(*arrays, likelihood))
-        x = gathered(self.fields(_padded(u, padding)))[:n].astype(np.float64)
+        x = self.given(gathered(self.fields(_padded(u, padding)))[:n])
         observed = self._called(x)
         features = likelihood.features(self.layout.flat(observed))
         return features, self._transposed(x, cotangents, likelihood, observed.shape, padding)
@@ -224,7 +231,7 @@ class ScaleModel:
         n, padding = len(u), rows - len(u)
         if self.traceable:
             return _first(n, self._jacobian(_padded(u, padding), likelihood))
-        x = gathered(self.fields(_padded(u, padding)))[:n].astype(np.float64)
+        x = self.given(gathered(self.fields(_padded(u, padding)))[:n])
         observed = self._called(x)
         units = np.broadcast_to(np.eye(self.layout.m)[:, None], (self.layout.m, n, self.layout.m))
         slopes = [self._transposed(x, e, likelihood, observed.shape, padding) for e in units]

@@ -1,4 +1,6 @@
-"""What goes wrong with a simulation, apart from the fields that it was given."""
+"""What goes wrong with a simulation."""
+
+import numpy as np
 
 
 class SimulatorUnavailable(RuntimeError):
@@ -19,3 +21,15 @@ class SimulationRaised(RuntimeError):
     def __init__(self, what: str, rows: slice):
         super().__init__(what)
         self.what, self.rows = what, rows
+
+
+class SimulationError(RuntimeError):
+    """A forward simulation raised, or returned NaN or infinity.
+
+    Attributes:
+        field: The field, at the finest scale, that it was given.
+    """
+
+    def __init__(self, message: str, field: np.ndarray):
+        super().__init__(message)
+        self.field = field

@@ -1,10 +1,13 @@
 """A forward map and its derivative spread over workers: pieces of a batch, results in their order.
 
 How many fields a piece has is decided by the simulator: few enough that all workers have work and
-that little is lost with one of them, enough that sending them takes little of the time.
+that little is lost with one of them, enough that sending them takes little of the time. Fields and
+gradients are sent in the precision of JAX here, which is single unless the user says otherwise; the
+simulator is given, and computes, double precision.
 """
 
 import copy
+import functools
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,9 +15,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import ArrayLike
 
+from msign.noise import default_dtype
 from msign.problems.at_scale import Cotangents, ScaleModel, stacked
 from msign.problems.failures import SimulationRaised
-from msign.problems.workers import Answer, Arrays, Shipped, Workers, compact
+from msign.problems.workers import Answer, Arrays, Shipped, Workers
 
 PIECES_PER_WORKER = 4  # of a batch: the last ones even out what the first took longer
 LEAST_SECONDS, MOST_SECONDS = 0.1, 10.0  # that a piece should take
@@ -36,7 +40,7 @@ class SpreadFunction:
 
     def __call__(self, *batch: ArrayLike, whole: Arrays = ()) -> tuple[np.ndarray, ...]:
         """What the function returns of the batch; `whole` arguments go with every piece."""
-        rows, answers = self.answers(tuple(np.asarray(a, np.float64) for a in batch), whole)
+        rows, answers = self.answers(tuple(np.asarray(a) for a in batch), whole)
         for own, answer in zip(rows, answers, strict=True):
             _raise_if_raised(own, answer)
         return _joined([answer.values for answer in answers])
@@ -59,8 +63,6 @@ class SpreadFunction:
         self, batch: tuple[np.ndarray, ...], whole: Arrays = ()
     ) -> tuple[list[slice], list[Answer]]:
         """Pieces of the batch, and the answer to each."""
-        with np.errstate(over="ignore"):
-            batch = tuple(compact(a) for a in batch)
         rows = list(self._pieces(len(batch[0]), batch[0].nbytes))
         pieces = [(*(a[own] for a in batch), *whole) for own in rows]
         answers = self.workers.answers(self.function, pieces)
@@ -91,7 +93,8 @@ def spread_over(model: ScaleModel, workers: Workers, limit: int, tolerant: bool)
         limit: Most fields of a call.
         tolerant: Whether a field whose simulation raises gets observations of NaN.
     """
-    spread = copy.copy(model)
+    spread, precision = copy.copy(model), default_dtype()
+    spread.given = np.asarray  # workers make them double
     forward = SpreadFunction(model.forward, workers, limit)
 
     def forward_or_nan(x: ArrayLike) -> np.ndarray:
@@ -102,10 +105,10 @@ def spread_over(model: ScaleModel, workers: Workers, limit: int, tolerant: bool)
 
     spread.forward = forward_or_nan if tolerant else forward_or_raise
     if model.vjp is not None:
-        vjp = SpreadFunction(model.vjp, workers, limit)
+        vjp = SpreadFunction(functools.partial(_rounded, model.vjp, precision), workers, limit)
         spread.vjp = lambda x, cotangents: vjp(x, cotangents)[0]
     if model.both is not None:
-        both = SpreadFunction(model.both, workers, limit)
+        both = SpreadFunction(functools.partial(_rounded, model.both, precision), workers, limit)
 
         def forward_and_vjp(x: np.ndarray, cotangents: Cotangents) -> tuple[np.ndarray, np.ndarray]:
             observed, gradient = both(x, whole=(Shipped(cotangents),))
@@ -113,6 +116,14 @@ def spread_over(model: ScaleModel, workers: Workers, limit: int, tolerant: bool)
 
         spread.both = forward_and_vjp
     return spread
+
+
+def _rounded(function: Callable[..., Any], precision: np.dtype, *arguments: Any) -> Any:
+    """What a derivative returns, its gradients rounded on the worker as they would be here."""
+    found = function(*arguments)
+    if not isinstance(found, tuple):
+        return np.asarray(found, precision)
+    return *found[:-1], np.asarray(found[-1], precision)
 
 
 def _raise_if_raised(rows: slice, answer: Answer) -> None:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from msign import checks
+from msign.problems import user_code
 from msign.problems.failures import SimulatorUnavailable
 
 ATTEMPTS = 2  # of a piece whose worker is lost, before it is sent alone
@@ -79,23 +80,21 @@ def work(function: Shipped, arrays: Arrays) -> Answer:
     began = time.perf_counter()
     try:
         found = function(*(_double(a) for a in arrays))
-        values = found if isinstance(found, tuple) else (found,)
-        arrays = tuple(np.asarray(a, np.float64) for a in values)
+        values = tuple(_floating(a) for a in (found if isinstance(found, tuple) else (found,)))
     except Exception as error:
-        what = f"raised {type(error).__name__}: {error}"
-        return Answer(None, 0.0, what, traceback.format_exc())
-    return Answer(arrays, time.perf_counter() - began)
-
-
-def compact(a: np.ndarray) -> np.ndarray:
-    """The array in single precision where that holds the same numbers, to send half as much."""
-    single = a.astype(np.float32)
-    return single if np.array_equal(single, a) else a
+        return Answer(None, 0.0, user_code.raised(error), traceback.format_exc())
+    return Answer(values, time.perf_counter() - began)
 
 
 def _double(a: Any) -> Any:
-    """Inverse of `compact`; leaves what is no array as it is."""
+    """An array in double precision; what is no array as it is."""
     return np.asarray(a, np.float64) if isinstance(a, np.ndarray) else a
+
+
+def _floating(a: Any) -> np.ndarray:
+    """An array of numbers, in the precision that it has."""
+    found = np.asarray(a)
+    return found if found.dtype.kind == "f" else found.astype(np.float64)
 
 
 def _work_on(task: tuple[Shipped, Arrays]) -> Answer:

@@ -8,7 +8,7 @@ import pytest
 from helpers import seeded
 from msign import InverseProblem, LaplacePrior, Simulator
 from msign.inference.flows import gaussian
-from msign.problems.simulator import SimulationError
+from msign.problems.failures import SimulationError
 
 D = 6
 ROOT = np.random.default_rng(3).normal(size=(D, D))

@@ -15,7 +15,8 @@ from jaxtyping import PRNGKeyArray
 from msign.inference.flows.directions import ROWS_PER_DIRECTION
 from msign.inference.flows.probe import LINES, is_linear
 from msign.noise import generator
-from msign.problems.simulator import SimulationError, Simulator
+from msign.problems.failures import SimulationError
+from msign.problems.simulator import Simulator
 
 MEMORY = 50  # steps that the quasi-Newton method remembers
 SUFFICIENT = 1e-3  # fraction of the promised descent that a step must bring
