@@ -12,7 +12,6 @@ from msign.experiments.run import summary_lines
 from msign.inference import Cells, Cellwise, Glow, Informed
 from msign.weights import normalised
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 NOISE = 0.2
 TRUTH = np.linspace(-1.5, 2.5, 16)
 
@@ -25,7 +24,7 @@ def independent_cells():
 
 
 @pytest.fixture(scope="module")
-def posterior(quick_compilation):
+def posterior():
     config = FitConfig(flow=Cellwise())
     return msign.fit(independent_cells(), 40_000, seeded(1), progress=False, config=config)
 
