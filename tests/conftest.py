@@ -1,8 +1,6 @@
 """All tests run in float64; those of float32 cast explicitly (`helpers.in_float32`)."""
 
 import os
-import shutil
-import tempfile
 
 # Compiling takes most of the suite's time, and half of that is XLA's newer code for fusions.
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_use_fusion_emitters=false"
@@ -18,16 +16,7 @@ import threadpoolctl
 threadpoolctl.threadpool_limits(1, user_api="blas")  # plugins of pytest have loaded it already
 
 jax.config.update("jax_enable_x64", True)
-# Each process keeps its compiled programs on disk: modules begin without compiled code in memory,
-# and compile much that others have compiled before. (JAX does not write such files atomically, so
-# that two processes had better not share them.)
-PROGRAMS = tempfile.mkdtemp(prefix="msign-programs-")
-jax.config.update("jax_compilation_cache_dir", PROGRAMS)
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
-
-
-def pytest_unconfigure():
-    shutil.rmtree(PROGRAMS, ignore_errors=True)
+jax.config.update("jax_enable_compilation_cache", False)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from msign.cli import app
 
 runner = CliRunner()
-pytestmark = pytest.mark.usefixtures("quick_compilation")
+pytestmark = pytest.mark.usefixtures("shared_compilation")
 SMALL = ["--scales", "1", "--blocks", "2", "--hidden", "4", "--epochs", "1"]
 
 
@@ -25,7 +25,7 @@ def opened(path):
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory, quick_compilation):
+def finished(tmp_path_factory, shared_compilation):
     """A run in a folder of the data set's name, which must not be taken for the data set."""
     folder = tmp_path_factory.mktemp("run")
     out = folder / "digits"

@@ -28,7 +28,7 @@ from msign.images import (
 from msign.images.sets import held_out
 from msign.images.step import bits_of
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
+pytestmark = pytest.mark.usefixtures("shared_compilation")
 TINY = Setting().changed(
     blocks=1, hidden=4, batch=10, epochs=2, stage_epochs=1, warmup=2, validation=10
 )
@@ -44,7 +44,7 @@ IMAGES = StoredImages([blocks(60, 0)])
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory, quick_compilation):
+def finished(tmp_path_factory, shared_compilation):
     """An uninterrupted run: its result and its directory."""
     out = tmp_path_factory.mktemp("finished")
     return train(IMAGES, TINY, out), out
