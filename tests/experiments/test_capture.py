@@ -6,7 +6,7 @@ import pytest
 
 import msign
 from helpers import refused, seeded
-from msign import FitConfig, Informed, InformedConfig, InverseProblem, LaplacePrior
+from msign import FitConfig, InverseProblem, LaplacePrior
 from msign.experiments.capture import (
     capture,
     capture_lines,
@@ -16,8 +16,6 @@ from msign.experiments.capture import (
 )
 from msign.experiments.reference import as_json, compare, comparison_lines, deviations
 from msign.priors import DensePrior
-
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
 def mirrored_problem():
@@ -43,9 +41,8 @@ def mirrored_problem():
 
 
 @pytest.fixture(scope="module")
-def posterior(quick_compilation):
-    flow = Informed(InformedConfig(blocks=4, splines=4, hidden=16, knots=8), samples=100)
-    config = FitConfig(flow=flow, round_size=1000, steps=100, rounds=6)
+def posterior():
+    config = FitConfig(round_size=1000, steps=100, rounds=6)
     return msign.fit(mirrored_problem(), 15_000, config=config, seed=seeded(0))
 
 

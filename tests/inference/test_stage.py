@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from conformance import METHODS, SMALL_INFORMED
-from helpers import identical, ring, seeded
+from helpers import identical, ring
 from inference.small import ring_problem, stage_of, start_at
 from msign import Emulator, FitConfig, Pool, Simulator
 from msign.bijections import TriangularMap
@@ -21,8 +21,8 @@ from msign.inference.methods import Method, MethodState, Stage
 from msign.inference.simulate import Simulated
 from msign.inference.stage import initial_state, train_stage
 from msign.inference.target import Tempered
-from msign.variables import Variables, log_ratio
-from msign.weights import WeightReport, normalised, weight_report
+from msign.variables import Variables
+from msign.weights import WeightReport, weight_report
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 SIZE = 100  # fields of a round
@@ -324,12 +324,11 @@ def test_a_stage_learns_where_some_simulations_are_rejected(method, tmp_path):
     given = stage()._replace(
         start=network.variables(1), simulator=Simulator(problem), round_size=300, learning_rate=5e-3
     )
-    records, models, files = [], [], FitFiles(tmp_path)
+    records, files = [], FitFiles(tmp_path)
     files.save_prior(problem)
 
     def after_round(state, record):
         records.append(record)
-        models.append(state.model)
         files.save_checkpoint(state, network, {})
         again = files.load_checkpoint(state, network)[0]
         np.testing.assert_array_equal(again.memory.pool.features, state.memory.pool.features)
@@ -338,11 +337,12 @@ def test_a_stage_learns_where_some_simulations_are_rejected(method, tmp_path):
     assert given.simulator.failures > 4
     assert np.any(np.isneginf(state.log_weights))
     assert np.all(np.isfinite([r["jeffreys"] for r in records]))
-    # Weights of the start may see so little of its divergence that the stage keeps it. What was
-    # learned is told by draws of the prior which, weighted, are of the exact posterior q: there the
-    # log-density has risen from that of the start by as much as KL(q||p) has fallen.
-    u = np.random.default_rng(seeded(1)).normal(size=(40_000, problem.dim))
-    q = normalised(Simulator(problem).evaluate(u, 1).log_likelihood)
-    begun, *learned = (log_ratio(m, m.reduce(u)) for m in (given.start, *models))
-    gained = max((now - begun for now in learned), key=lambda g: q @ g)
-    assert q @ gained > 5 * np.sqrt(q**2 @ (gained - q @ gained) ** 2)
+    # What the weights of the start see of its divergence can be too little to be beaten in a few
+    # rounds. The evidence bound of a round, of the fields that could be simulated, is unbiased.
+    pool, bounds = state.memory.pool, []
+    for i, own in enumerate(np.split(np.arange(pool.size), pool.size // 300)):
+        own = own[np.isfinite(pool.features[own]).all(1)]
+        log_weights = pool.log_likelihood[own] - pool.log_ratio[i, own]
+        bounds.append((log_weights.mean(), log_weights.std() / np.sqrt(len(own))))
+    (first, error), (best, _) = bounds[0], max(bounds[1:])
+    assert best > first + 2 * error  # by chance one time in forty, had nothing been learned
