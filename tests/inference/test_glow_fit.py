@@ -136,7 +136,7 @@ def test_what_is_learned_is_certified(name):
     worth, many = worth_of(posterior), weight_report(posterior.importance(20_000, seeded(5))[1])
     for report in (posterior.certificate(), many):
         error = np.expm1(report.log_evidence - exact_log_evidence())
-        assert abs(error) < 5 / np.sqrt(report.n * worth)
+        assert abs(error) < 5 * np.sqrt((1 / worth - 1) / report.n)
 
 
 @functools.cache

@@ -104,3 +104,5 @@ def test_the_elliptic_problem():
     assert abs(pool.log_evidence - prior.log_evidence) < 5 * np.hypot(
         error, pool.log_evidence_stderr
     )
+    errors = pool.log_evidence_stderr, report.log_evidence_stderr
+    assert abs(report.log_evidence - pool.log_evidence) < 5 * np.hypot(*errors)
