@@ -9,7 +9,7 @@ import jax.random as jr
 import numpy as np
 
 from helpers import moved, ring, seeded
-from msign import FitConfig, InverseProblem, LaplacePrior, MsIGN, Simulator
+from msign import FitConfig, InverseProblem, LaplacePrior, MsIGN, Posterior, Simulator
 from msign.inference.files import prior_network
 from msign.inference.flows import FlowKind, Start
 from msign.inference.methods import Stage
@@ -83,6 +83,23 @@ def gaussian_log_ratio(problem: InverseProblem, scale: int, u: np.ndarray) -> np
     away = np.asarray(u) - mean
     quadratic = np.einsum("ni,ij,nj->n", away, np.linalg.inv(covariance), away)
     return 0.5 * (np.sum(np.asarray(u) ** 2, 1) - quadratic - np.linalg.slogdet(covariance)[1])
+
+
+def exact_ess(
+    posterior: Posterior, u: np.ndarray, log_q: np.ndarray, weights: np.ndarray | None = None
+) -> float:
+    """Effective sample size of one draw of a model p, 1 / E_q[q/p], by draws of its posterior q.
+
+    It sees what no draw of the model visits. By it, not by the model's own weights, errors of
+    weighted averages are known, however far training got.
+
+    Args:
+        posterior: The model.
+        u: Draws of q, or of any density if they have weights, in whitened coordinates.
+        log_q: Exact log q - log prior of them.
+        weights: Proportional to q over the density of the draws; None: they are of q.
+    """
+    return float(1 / np.average(np.exp(log_q - posterior.log_ratio(u)), weights=weights))
 
 
 def with_data(problem: InverseProblem, data: np.ndarray) -> InverseProblem:

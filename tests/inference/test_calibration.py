@@ -57,7 +57,7 @@ def observed(name: str, predicted: np.ndarray, rng: np.random.Generator) -> np.n
 
 
 @functools.cache
-def data_sets(name: str = "Gaussian") -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def data_sets(name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Truths, posterior draws, and the noise of each truth under its posterior's network."""
     problem = with_likelihood(name)
     config = CONFIG if name == "Gaussian" else TRAINED
@@ -96,7 +96,7 @@ def test_ranks_of_the_truth_are_uniform(name):
 
 def test_the_noise_of_the_truth_is_standard_normal():
     """The network is invertible: what it makes of the truth tests all dimensions at once."""
-    _, _, encoded = data_sets()
+    _, _, encoded = data_sets("Gaussian")
     assert encoded.shape == (SETS, 8)
     assert stats.kstest(encoded.ravel(), "norm").pvalue > LEVEL
     assert stats.kstest(2.0 * encoded.ravel(), "norm").pvalue < LEVEL

@@ -10,6 +10,7 @@ import pytest
 
 import msign
 from helpers import seeded
+from inference.small import exact_ess
 from msign import (
     FitConfig,
     Informed,
@@ -59,17 +60,12 @@ def run(tmp_path_factory):
     return fit(PROBLEM, BUDGET, seed=seeded(3), out=out, config=QUICK), out
 
 
-def exact_ess(posterior, n: int = 2000) -> float:
-    """Effective sample size per draw of the model, by exact samples of its posterior.
-
-    1 / E_q[q/p]: it sees what no draw of the model visits. By it, not by the weights themselves,
-    errors of weighted averages are known, however far training got.
-    """
+def worth_of(posterior: Posterior, n: int = 2000) -> float:
+    """Effective sample size per draw of the model, by exact samples of its posterior."""
     problem, scale = posterior.problem, posterior.scale
     u = problem.reference.sample(jr.key(seeded(2)), n, scale)
     log_q = Simulator(problem).evaluate(u, scale).log_likelihood
-    log_q = log_q - problem.reference.log_evidence(scale)
-    return float(1 / np.mean(np.exp(log_q - posterior.log_ratio(u))))
+    return exact_ess(posterior, u, log_q - problem.reference.log_evidence(scale))
 
 
 def test_the_certificate_is_right_about_divergence_and_evidence(run):
@@ -80,7 +76,7 @@ def test_the_certificate_is_right_about_divergence_and_evidence(run):
     assert set(exact["rmse"]) == {"1", "2"}
     # Exact samples confirm the divergence that weights of the model's own samples estimate; these
     # have a bias of the order of one over what they are worth.
-    worth = n * exact_ess(posterior)
+    worth = n * worth_of(posterior)
     error = 5 * np.hypot(exact["jeffreys_stderr"], summary["jeffreys_stderr"]) + 1 / worth
     assert abs(summary["jeffreys"] - exact["jeffreys"]) < error
     error = np.expm1(summary["log_evidence"] - exact["log_evidence_exact"])
@@ -94,7 +90,7 @@ def test_weights_give_both_modes_their_mass(run):
     posterior, n = run[0], 4000
     u, log_weights = posterior.importance(n, seeded(4))
     right = PROBLEM.reference.critical_values(u) > 0
-    error = 5 * 0.5 / np.sqrt(n * exact_ess(posterior))
+    error = 5 * 0.5 / np.sqrt(n * worth_of(posterior))
     assert abs(normalised(log_weights) @ right - 0.5) < error
 
 
@@ -138,7 +134,7 @@ def test_every_stage_comes_nearer_to_its_own_posterior(run):
         # The certificate of a stage is of the model that it chose by it: a little optimistic.
         held_out = stage.certificate()
         error = np.expm1(held_out.log_evidence - reference.log_evidence(scale))
-        assert abs(error) < 6 / np.sqrt(held_out.n * exact_ess(stage))
+        assert abs(error) < 6 / np.sqrt(held_out.n * worth_of(stage))
 
 
 def test_budget_is_a_hard_limit_and_is_reported(run):
@@ -176,7 +172,7 @@ def test_corrections_are_of_the_posterior_and_count_their_samples(run):
         assert found.fields.shape == (n, 4, 4)
         assert found.distinct == len(np.unique(found.fields, axis=0))
         t = reference.critical_values(PROBLEM.prior.whiten(jnp.asarray(found.fields)))
-        error = np.sqrt(1 / n + 1 / (worth * exact_ess(posterior)))
+        error = np.sqrt(1 / n + 1 / (worth * worth_of(posterior)))
         assert abs(np.mean(t**2) - exact.mean()) < 6 * exact.std() * error
 
 
@@ -192,7 +188,7 @@ def test_certificate_says_no_to_an_untrained_model():
     problem = synthetic(4, gamma=0.05, inflate=0)
     config = dataclasses.replace(QUICK, rounds=1, certificate=4000)
     posterior = fit(problem, 6000, seed=seeded(4), config=config)
-    report, worth = posterior.certificate(), exact_ess(posterior)
+    report, worth = posterior.certificate(), worth_of(posterior)
     assert worth < 0.05  # nothing was trained
     assert not report.verdict.startswith("GOOD")
     error = np.expm1(report.log_evidence - problem.reference.log_evidence())

@@ -478,6 +478,7 @@ def test_errors_of_dependent_values():
 def test_msign_refine(tmp_path):
     runner, out = CliRunner(), str(tmp_path / "run")
     arguments = ["run", "synthetic", "--size", "2", "--tilt", "0.1", "--budget", "1000"]
+    arguments += ["--flow", "glow", "--blocks", "1", "--hidden", "4"]  # that compiles soon
     result = runner.invoke(app, [*arguments, "--out", out])
     assert result.exit_code == 0, result.output
     command = ["refine", out, "-n", "50", "--budget", "5000", "--seed", "3"]
