@@ -73,7 +73,7 @@ def test_sides_of_factors_3_and_5(shape, scales):
 
 def test_the_elliptic_problem():
     """In one stage, from the prior. What the certificate says agrees with the pool of training."""
-    flow = Informed(InformedConfig(max_rank=6, blocks=2, hidden=8), samples=60)
+    flow = Informed(InformedConfig(max_rank=6, blocks=2, hidden=8))
     config = FitConfig(
         flow=flow, method="emulator", steps=60, single_stage=True, round_size=600, rounds=4
     )
