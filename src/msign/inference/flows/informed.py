@@ -37,6 +37,7 @@ from msign.inference.flows.probe import (
 )
 from msign.network import MsIGN
 from msign.noise import on_device
+from msign.problems.inverse import InverseProblem
 from msign.variables import Variables, log_ratio
 from msign.weights import normalised
 
@@ -125,6 +126,11 @@ class Informed(FlowKind):
         basis = np.eye(d, growth[-1][0])
         inner = InformedFlow(basis, flow, basis[:, :k], before, growth)
         return Whitened(inner, prior)
+
+    def default_method(self, problem: InverseProblem, size: int) -> str:
+        """A pool determines splines, an emulator what has more variables than these."""
+        splines = size <= self.config.spline_rank
+        return "pool" if splines or not problem.has_observations else "emulator"
 
     @property
     def few_variables(self) -> bool:
