@@ -168,16 +168,17 @@ class Informed(FlowKind):
 def _is_worse(guess: Chain, flow: Chain, s: np.ndarray, log_weights: np.ndarray) -> bool:
     """Whether a guess is further from the posterior than the flow as it is, by KL(q||p).
 
-    By weighted fields, and beyond the standard error, that of an unweighted mean of as many fields
-    as the weights are worth: few say nothing, and then the guess stands.
+    Weights that are worth no more fields than gradients, linear in the variables, have coefficients
+    could not tell it from another: then the guess stands.
     """
     finite = np.isfinite(log_weights)
     if not finite.any():
         return False
     weights = normalised(log_weights[finite])
+    if 1 / np.sum(weights**2) <= s.shape[1] + 1:
+        return False
     guessed, given = (log_ratio(Variables(f, None, s.shape[1]), s[finite]) for f in (guess, flow))
-    gain = guessed - given
-    return bool(weights @ gain < -np.std(gain) * np.sqrt(np.sum(weights**2)))
+    return bool(weights @ (guessed - given) < 0)
 
 
 def _carried(given: Start) -> Carried | None:
