@@ -111,6 +111,7 @@ THRESHOLDS = {
     "coarse_tolerance: as the finest": Without(fit={"coarse_tolerance": 1e-4}),
     "patience: 1": Without(fit={"patience": 1}),
     "patience: endless": Without(fit={"patience": 100}),
+    "PROGRESS: any": Without(constants={("inference.stage", "PROGRESS"): 0.0}),
     "go_back: never": Without(fit={"go_back": False}),
     "clip_norm: never": Without(pool={"clip_norm": NEVER}, emulator={"clip_norm": NEVER}),
     "WARM_UP: none": Without(constants={("training", "WARM_UP"): 1e-6}),

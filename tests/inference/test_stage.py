@@ -205,10 +205,8 @@ def test_small_gains_are_kept_but_do_not_go_on_for_ever(played):
     assert larger.state.round == 16
 
 
-def test_rounds_that_bring_nothing_add_up(played):
-    """However much the others bring; each slows the learning down."""
-    found = played([Round(0.5 ** (i // 2)) for i in range(20)], patience=2)
-    assert found.state.round == 6
+def test_rounds_without_progress_slow_the_learning_down(played):
+    found = played([Round(0.5 ** (i // 2)) for i in range(20)], rounds=6)
     assert [1 / call.rate for call in found.calls] == pytest.approx([1, 2, 2, 3, 3])
 
 

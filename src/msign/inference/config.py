@@ -39,8 +39,8 @@ class FitConfig:
         tolerance: The finest stage ends when its held-out Jeffreys estimate is below this.
         coarse_tolerance: Coarser stages are stepping stones: each ends when its estimate is below
             this for each variable.
-        patience: A stage ends after more rounds in all than this without a gain beyond its
-            standard error; after n of them the learning rate is divided by n + 1.
+        patience: A stage ends after more rounds than this without improvement; n of them in all
+            divide the learning rate by n + 1.
         go_back: Whether a stage goes on from its best model after an update that made it worse.
         certificate: Fields simulated at the end for the certificate, part of the budget; None: a
             twentieth of the budget, between 200 and 20,000.

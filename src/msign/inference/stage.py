@@ -22,6 +22,8 @@ from msign.inference.simulate import Simulated, simulate
 from msign.variables import Variables
 from msign.weights import WeightReport, lost_evidence, weight_report
 
+PROGRESS = 0.1  # of the divergence, and more than its standard error, that counts as progress
+
 
 class StageState(eqx.Module):
     """All that changes while a stage runs; what a checkpoint holds.
@@ -35,8 +37,8 @@ class StageState(eqx.Module):
         divergence: Held-out estimate of `best`.
         khat: Pareto shape of the weights of `best`.
         round: Rounds done.
-        stale: Rounds that brought nothing, at the end of the bridge.
-        rate: Factor on the learning rate: 1, 1/2, 1/3, ... after rounds that brought nothing.
+        stale: Rounds since the last improvement.
+        rate: Factor on the learning rate: 1, 1/2, 1/3, ... after rounds without progress.
         done: Whether nothing is left to do.
     """
 
@@ -91,12 +93,11 @@ def train_stage(
         bridging = bool(state.memory.target.temperature < 1)
         memory = method.observe(stage, state.memory, state.model, drawn)
         report = _reported(drawn, memory)
-        stale = state.stale
         state = _assess(stage, _with(state, memory=memory), drawn, report, config, bridging)
         worse = config.go_back and _is_worse(state, report, drawn.log_weights)
         if worse:
             state = _with(state, model=state.best)
-        if worse or state.stale > stale:
+        if worse or state.stale:
             state = _with(state, rate=state.rate / (1 + state.rate))
         loss = np.nan
         if not state.done:
@@ -140,8 +141,8 @@ def _assess(
     """The state with its best model, that of the lowest divergence, and whether it is done."""
     old, new = state.divergence, report.divergence
     gain = old - new if np.isfinite(old) else np.inf
-    if not (gain > report.jeffreys_stderr or bridging):
-        state = _with(state, stale=state.stale + 1)
+    much = gain > max(PROGRESS * new, report.jeffreys_stderr)
+    state = _with(state, stale=0 if much or bridging else state.stale + 1)
     if new < old:
         state = _with(
             state,
