@@ -149,7 +149,9 @@ class Informed(FlowKind):
         most = min(max(self.config.max_rank, least), d)
         if simulator.problem.differentiable:
             affordable = max(2, allowance // 2)
-            n = min(self.per_direction * least, affordable)
+            # At first as many as a linear fit in all directions that there may be needs.
+            first = ROWS_PER_DIRECTION * (self.config.max_rank + 1)
+            n = min(max(first, self.per_direction * least), affordable)
             probe = probe_with_gradients(simulator, scale, model, key, n)
             while True:
                 found = subspace_from_gradients(probe.gradients, most, self.tolerance, least)
