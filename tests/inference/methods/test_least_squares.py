@@ -6,6 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
+import pytest
 
 from helpers import seeded
 from msign.bijections import InformedConfig, informed_stack
@@ -63,25 +64,27 @@ def test_two_narrow_modes_are_learned_from_one_pool():
     model = one_variable()
     for temperature in (0.02, 0.3, 1.0):
         target = temperature * log_likelihood(s)
-        model, reached = least_squares(model, s, target, measure, 1.0, 40)
+        model, reached = least_squares(model, s, target, measure, 1.0, 40, 1e-4)
     assert reached < 0.01
     assert exact_jeffreys(model) < 0.02
 
 
-def test_it_never_rises():
+def test_it_ends_where_enough_is_reached_and_never_rises():
     s = np.random.default_rng(seeded(2)).normal(size=(1024, 1))
     target = -0.5 * (s[:, 0] - 0.5) ** 2
     divergences = [
-        least_squares(one_variable(), s, target, np.zeros(1024), 1.0, n)[1] for n in range(4)
+        least_squares(one_variable(), s, target, np.zeros(1024), 1.0, n, 1e-12)[1] for n in range(4)
     ]
     assert all(a >= b for a, b in itertools.pairwise(divergences))
     assert divergences[3] < 0.1 * divergences[0]
+    once = least_squares(one_variable(), s, target, np.zeros(1024), 1.0, 40, 1.01 * divergences[1])
+    assert once[1] == pytest.approx(divergences[1], rel=1e-6)
 
 
 def test_parameters_that_no_field_informs_do_not_move():
     s = np.random.default_rng(seeded(3)).uniform(0, 2, size=(1024, 1))
     target = np.sin(3 * s[:, 0])
-    model, _ = least_squares(one_variable(), s, target, np.zeros(1024), 1.0, 10)
+    model, _ = least_squares(one_variable(), s, target, np.zeros(1024), 1.0, 10, 1e-6)
     before, after = (split_trainable(m)[0].flow.bijections[0] for m in (one_variable(), model))
     knots = InformedConfig().knots
     slopes = [np.asarray(m.bijection.numbers)[:, 2 * knots :, 0] for m in (before, after)]

@@ -60,6 +60,7 @@ def least_squares(
     measure: np.ndarray,
     damping: float,
     iterations: int,
+    enough: float,
 ) -> tuple[Variables, float]:
     """The model of least Jeffreys divergence from a target on a pool, and that divergence.
 
@@ -70,6 +71,7 @@ def least_squares(
         measure: Log-density - log prior of what drew them, up to a constant `(n,)`.
         damping: Factor on that of the first step.
         iterations: Most steps.
+        enough: Divergence that is small enough to end.
     """
     trainable, rest = split_trainable(model)
     leaves, structure = jax.tree.flatten(trainable)
@@ -108,7 +110,7 @@ def least_squares(
             break
         gain = now.divergence - then.divergence
         values, model, now, damping = values - step, moved, then, damping / LOWERED
-        if gain < GAIN * now.divergence:
+        if gain < GAIN * now.divergence or now.divergence < enough:
             break
     return model, now.divergence
 

@@ -81,6 +81,7 @@ class Pool(Method):
         iterations: Steps of Levenberg-Marquardt per round, which trains a single variable; more
             have too many parameters for its matrices and are for Adam.
         fitted: Fields that it is given.
+        negligible: Fraction of the stage's tolerance at which it ends.
     """
 
     steps: int = 1200
@@ -89,12 +90,14 @@ class Pool(Method):
     margin: float = 10.0
     iterations: int = 40
     fitted: int = 4096
+    negligible: float = 0.1
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("watched", "iterations", "fitted"):
             checks.integer(name, getattr(self, name), 1)
-        checks.positive("margin", self.margin)
+        for name in ("margin", "negligible"):
+            checks.positive(name, getattr(self, name))
         if not 0 <= checks.finite("picked", self.picked) < 1:
             raise ValueError(f"picked must be in [0, 1), got {self.picked!r}")
 
@@ -121,8 +124,9 @@ class Pool(Method):
             known = pool.s[rows], target[rows], measure[rows]
             strays = self._strays(model.alone, bound, rng)
             s, values, measure = map(np.concatenate, zip(known, strays, strict=True))
+            enough = self.negligible * stage.tolerance
             trained, loss = least_squares(
-                model.alone, s, values, measure, 1 / rate, self.iterations
+                model.alone, s, values, measure, 1 / rate, self.iterations, enough
             )
             return state, model.with_flow(trained.flow), loss
         trainable, rest = split_trainable(model.alone)
