@@ -1,10 +1,10 @@
-"""What each of three mechanisms buys where modes are narrow: inflation, least squares, the bound.
+"""What each of two mechanisms buys where modes are narrow: inflation and the bound for strays.
 
     python bench/narrow.py [SETTING ...] [--seeds 0 1]
 
 The paper's synthetic problem on 16 x 16 cells with noise 0.05, a ring (16 x 16) and four uneven
-modes (32 x 32), with and without inflated noise at coarse scales, Levenberg-Marquardt for a single
-variable, and the emulator's bound for strays. Prints nFS, rounds, seconds, and from 50,000 samples
+modes (32 x 32), with and without inflated noise at coarse scales and the emulator's bound for
+strays. Prints nFS, rounds, seconds, and from 50,000 samples
 of the model the Jeffreys divergence, the part of samples that are strays (more than five nats too
 dense) and the worst of them.
 """
@@ -40,8 +40,6 @@ PROBLEMS: dict[str, tuple[Callable[[], msign.InverseProblem], int]] = {
 SETTINGS = {
     "default": Setting({}, True, tuple(PROBLEMS)),
     "not inflated": Setting({}, False, tuple(PROBLEMS)),
-    "Adam alone": Setting({"newton": 0}, True, ("gamma 0.05",)),
-    "Adam alone, not inflated": Setting({"newton": 0}, False, ("gamma 0.05",)),
     "no emulated bound": Setting({"margin": 1e6}, True, ("ring", "four modes")),
     "no bound, not inflated": Setting({"margin": 1e6}, False, ("ring", "four modes")),
 }

@@ -222,7 +222,7 @@ BIJECTIONS: dict[str, Case] = {
     "Sigmoid": fixed(lambda: Sigmoid((4, 3))),
 }
 
-SMALL_INFORMED = Informed(InformedConfig(blocks=2, hidden=4, spline_rank=0), samples=60)
+SMALL_INFORMED = Informed(InformedConfig(blocks=2, hidden=4, spline_rank=0))
 SMALL_GLOW = Glow(GlowConfig(blocks=1, hidden=4))
 
 # Kinds of flow that may stand at each scale of a network, and ways to train them.

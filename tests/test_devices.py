@@ -19,7 +19,16 @@ import pytest
 from conformance import FLOWS
 from helpers import seeded, split_trainable
 from inference.small import ring_problem, stage_of, started
-from msign import FitConfig, InverseProblem, Posterior, Simulator, devices, fit
+from msign import (
+    FitConfig,
+    Informed,
+    InformedConfig,
+    InverseProblem,
+    Posterior,
+    Simulator,
+    devices,
+    fit,
+)
 from msign.inference import Cells, Cellwise, Emulator, Fresh, Pool
 from msign.inference.methods.objectives import PathwiseJeffreys
 from msign.inference.simulate import simulate
@@ -38,9 +47,10 @@ ROW_ERROR = 1e6 * EPS
 # error over 1e-8 more or less. A device whose rows were lost would change the gradient itself.
 UPDATE_ERROR = STEPS * RATE * 100 * BATCH * EPS / 1e-8
 
+ONE_VARIABLE = Informed(InformedConfig(max_rank=1, blocks=2, hidden=4))
 METHODS = {
-    "Pool": (Pool(steps=STEPS, batch=BATCH, newton=0), FLOWS["Informed"]),
-    "Pool, least squares": (Pool(newton=9, iterations=1, fitted=BATCH), FLOWS["Informed"]),
+    "Pool": (Pool(steps=STEPS, batch=BATCH), FLOWS["Informed"]),
+    "Pool, least squares": (Pool(iterations=1, fitted=BATCH), ONE_VARIABLE),
     "Emulator": (Emulator(steps=STEPS, batch=BATCH), FLOWS["Informed"]),
     "Fresh": (Fresh(steps=STEPS, batch=BATCH, objective=PathwiseJeffreys()), FLOWS["Glow"]),
     "Cells": (Cells(steps=STEPS, batch=BATCH), Cellwise()),
@@ -95,7 +105,7 @@ def rows() -> dict[str, np.ndarray]:
 
 
 def small_fit(out: pathlib.Path | None) -> Posterior:
-    method = Pool(steps=STEPS, batch=BATCH, newton=0)
+    method = Pool(steps=STEPS, batch=BATCH)
     config = FitConfig(
         flow=FLOWS["Informed"], method=method, round_size=150, rounds=2, tolerance=1e-9, patience=9
     )

@@ -77,7 +77,7 @@ def test_the_elliptic_problem():
 
     They have the evidence, both divergences and what a draw of the model is worth.
     """
-    flow = Informed(InformedConfig(max_rank=6, blocks=2, hidden=8), samples=60)
+    flow = Informed(InformedConfig(max_rank=6, blocks=2, hidden=8))
     config = FitConfig(
         flow=flow, method="emulator", steps=60, single_stage=True, round_size=600, rounds=4
     )

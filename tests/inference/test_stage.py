@@ -205,6 +205,11 @@ def test_small_gains_are_kept_but_do_not_go_on_for_ever(played):
     assert larger.state.round == 16
 
 
+def test_rounds_without_progress_slow_the_learning_down(played):
+    found = played([Round(0.5 ** (i // 2)) for i in range(20)], rounds=6)
+    assert [1 / call.rate for call in found.calls] == pytest.approx([1, 2, 2, 3, 3])
+
+
 def test_a_bridge_is_never_stale(played):
     """While the target still moves, divergences from the posterior itself do not count."""
     bridge = Script(temperatures=(0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 1.0))
@@ -292,7 +297,7 @@ def test_a_stage_goes_back_to_its_best_model_with_smaller_steps(name):
     assert records[2]["went_back"]
     asked, trained = method.calls[2]
     assert identical(asked[1], states[2].best)
-    assert asked[2] <= 0.5 * method.calls[1][0][2]
+    assert asked[2] < method.calls[1][0][2]
     assert records[3]["jeffreys"] < records[2]["jeffreys"]
     # Optimisers begin anew: asked the same again, out of the blue, a method does the same.
     later = given._replace(limit=given.simulator.nfs + 10**5)

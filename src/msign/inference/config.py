@@ -8,7 +8,7 @@ import numpy as np
 from msign import bijections, checks
 from msign.inference import methods
 from msign.inference.flows import KINDS, Cellwise, FlowKind, Informed
-from msign.inference.methods import NAMED, Method, choose_method, objectives
+from msign.inference.methods import NAMED, Method, objectives
 from msign.problems.inverse import InverseProblem
 
 
@@ -25,8 +25,8 @@ class FitConfig:
         method: How it learns: `Pool(...)`, `Emulator(...)`, `Fresh(objective, ...)`, or a name of
             one with its default options: `pool`, `emulator`, `pathwise`, `centred`, `score`
             (equations (10) and (11) as they stand), `reverse_kl`, `forward_kl`, `stein`. `auto`:
-            for informed flows `pool`, but `emulator` for more than two variables (never for a
-            problem that is a log-likelihood and has no observations); for whole
+            for informed flows `pool`, but `emulator` for more variables than splines are made of,
+            two (never for a problem that is a log-likelihood and has no observations); for whole
             networks `pool` on up to 16 cells, above that `pathwise` (`centred` without derivative).
         steps: Gradient steps per round of a method chosen by name; None: its own default.
         train: `all` flows up to the stage's scale, or only the `last` one.
@@ -34,13 +34,13 @@ class FitConfig:
         conditioning: `exact` prior conditioning, or `nearest` (ablation "SNN"; not informed flows).
         rounds: Most rounds of a stage (a round: draw, simulate, update).
         round_size: Fields drawn per round; None: an eighth of an equal share of the budget, between
-            200 and 4000; at the finest scale, where there is budget, as many as the certificate.
+            200 and 4000; at the finest scale of its own share, up to as many as the certificate.
         bridge_ess: Temper the target until its weights are worth this fraction of a round.
         tolerance: The finest stage ends when its held-out Jeffreys estimate is below this.
         coarse_tolerance: Coarser stages are stepping stones: each ends when its estimate is below
             this for each variable.
-        patience: A stage ends after more rounds than this without improvement; each of them
-            halves the learning rate.
+        patience: A stage ends after more rounds than this without improvement; n of them in all
+            divide the learning rate by n + 1.
         go_back: Whether a stage goes on from its best model after an update that made it worse.
         certificate: Fields simulated at the end for the certificate, part of the budget; None: a
             twentieth of the budget, between 200 and 20,000.
@@ -135,18 +135,17 @@ class FitConfig:
         """The method, by its name or by what the flow wants, whether it can work or not."""
         if not isinstance(self.method, str):
             return self.method
-        wanted = self.kind.default_method(problem) if self.method == "auto" else None
-        name = wanted or self.method
-        method = choose_method(name, problem, self.kind.few_variables, size)
+        name = self.kind.default_method(problem, size) if self.method == "auto" else self.method
+        method = NAMED[name](problem.differentiable)
         return method if self.steps is None else dataclasses.replace(method, steps=self.steps)
 
     def certificate_size(self, budget: int) -> int:
         """Fields simulated for the certificate."""
         return self.certificate or int(np.clip(budget // 20, 200, 20_000))
 
-    def smallest_round(self, budget: int, scales: int) -> int:
-        """Fields of a round at all but the finest scale."""
-        return self.round_size or int(np.clip(budget // (8 * scales), 200, 4000))
+    def round_of(self, share: int, most: int = 4000) -> int:
+        """Fields of a round of a stage that has a share of the budget."""
+        return self.round_size or int(np.clip(share // 8, 200, most))
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON values."""

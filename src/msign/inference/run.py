@@ -57,7 +57,7 @@ class Run:
         self.stages: list[dict[str, Any]] = []
         self.seconds_before, self.began = 0.0, time.monotonic()
         self.certificate_size = config.certificate_size(budget)
-        self.round_size = config.smallest_round(budget, problem.scales)
+        self.round_size = config.round_of(budget // problem.scales)
         self.running: tuple[Stage, MsIGN] | None = None
         config.method_for(problem, 1)  # refuses what cannot work, before any work
         self._check_budget(budget)
@@ -116,7 +116,7 @@ class Run:
     def _least_of_stage(self, budget: int) -> int:
         """Simulations that any stage needs: its start and one round."""
         start = self.config.kind.least_allowance(self.problem.dim)
-        return self.config.smallest_round(budget, self.problem.scales) + start
+        return self.config.round_of(budget // self.problem.scales) + start
 
     def _opened(self, files: FitFiles, budget: int, resume: bool) -> FitFiles:
         what = {
@@ -152,9 +152,9 @@ class Run:
         left = sum(1 for s in self.scales if s >= scale)
         share = (self.simulator.left - self.certificate_size) // left
         size = self.round_size
-        if scale == self.problem.scales and self.config.round_size is None:
+        if scale == self.problem.scales:
             # Tails of weights are estimated from as many fields as those of the certificate.
-            size = int(np.clip(share // 8, size, max(size, self.certificate_size)))
+            size = max(size, self.config.round_of(share, self.certificate_size))
         return self.simulator.nfs + share, size
 
     def stage(self, network: MsIGN, scale: int, begin: int, limit: int, size: int) -> Stage:

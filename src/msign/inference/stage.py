@@ -23,7 +23,6 @@ from msign.variables import Variables
 from msign.weights import WeightReport, lost_evidence, weight_report
 
 PROGRESS = 0.1  # of the divergence, and more than its standard error, that counts as progress
-SLOWED = 0.5  # factor on the learning rate after a round without progress
 
 
 class StageState(eqx.Module):
@@ -39,7 +38,7 @@ class StageState(eqx.Module):
         khat: Pareto shape of the weights of `best`.
         round: Rounds done.
         stale: Rounds since the last improvement.
-        rate: Factor on the learning rate.
+        rate: Factor on the learning rate: 1, 1/2, 1/3, ... after rounds without progress.
         done: Whether nothing is left to do.
     """
 
@@ -99,7 +98,7 @@ def train_stage(
         if worse:
             state = _with(state, model=state.best)
         if worse or state.stale:
-            state = _with(state, rate=SLOWED * state.rate)
+            state = _with(state, rate=state.rate / (1 + state.rate))
         loss = np.nan
         if not state.done:
             doing("training")

@@ -36,9 +36,9 @@ def of_prior(known=None):
     return Variables(Identity((size,)), basis, D)
 
 
-def probed(features, known=None, samples=300, allowance=10**5, most=0):
+def probed(features, known=None, fields=20, allowance=10**5, most=0):
     simulator = Simulator(problem(features))
-    arguments = of_prior(known), most, samples, allowance, jr.key(seeded(0))
+    arguments = of_prior(known), most, fields, allowance, jr.key(seeded(0))
     return simulator, probe_without_gradients(simulator, 1, *arguments)
 
 
@@ -47,10 +47,10 @@ def test_gradients_of_linear_features_are_exact():
     rng = np.random.default_rng(seeded(20))
     slope, constant = rng.normal(size=(D, 2)), rng.normal(size=2)
     simulator, probe = probed(lambda u: constant + u @ slope)
-    assert simulator.nfs == 300 + 3 * module.LINES + D + 1
+    assert simulator.nfs == 2 * 20 + 3 * module.LINES + D + 1
     u, gradients = probe.along(np.eye(D))
     np.testing.assert_allclose(gradients, -(constant + u @ slope) @ slope.T, atol=1e-5)
-    assert probe.gradients.shape == (300, 2)
+    assert probe.gradients.shape == (2 * 20, 2)
 
 
 def test_regression_finds_the_gradient_of_a_quadratic_map():
@@ -63,7 +63,7 @@ def test_regression_finds_the_gradient_of_a_quadratic_map():
         t = 2 * u[:, :1] + 2 + u @ w[:, None]
         return np.concatenate([t**2 - 1, 0 * t], 1)
 
-    simulator, probe = probed(features, known, samples=4000)
+    simulator, probe = probed(features, known, fields=4000 // D)
     assert simulator.nfs == 4000 + 3 * module.LINES
     found = subspace_from_gradients(probe.gradients, 5, 1e-9, span=probe.span).basis[:, 0]
     true = w + 2 * np.eye(D)[0]
@@ -81,7 +81,7 @@ def test_all_of_a_small_lattice_is_known_before_anything_is():
     def features(u):
         return (u @ slope + 0.5) ** 2
 
-    _, probe = probed(features, samples=1000, most=D)
+    _, probe = probed(features, fields=1000 // D, most=D)
     u, gradients = probe.along(np.eye(D))
     t = u @ slope + 0.5
     np.testing.assert_allclose(gradients, -(t**2 * 2 * t) @ slope.T, atol=1e-4)
@@ -104,9 +104,9 @@ def test_rejected_simulations_are_left_out():
             on_failure="reject",
         )
     )
-    probe = probe_without_gradients(simulator, 1, of_prior(), D, 500, 10**5, jr.key(seeded(1)))
+    probe = probe_without_gradients(simulator, 1, of_prior(), D, 500 // D, 10**5, jr.key(seeded(1)))
     u, gradients = probe.along(np.eye(D))
-    assert 0 < (~probe.kept).sum() == 500 - len(u)
+    assert 0 < (~probe.kept).sum() == 500 // D * D - len(u)
     assert u[:, 2].max() <= 1 and np.all(np.isfinite(gradients))
 
 

@@ -15,6 +15,8 @@ from msign.network import MsIGN
 from msign.problems.inverse import InverseProblem
 from msign.problems.simulator import Simulator
 
+MAX_POOLED_CELLS = 16  # cells of a lattice on which a network is trained on a pool
+
 
 class Start(NamedTuple):
     """What a kind of flow may use to start a stage.
@@ -84,6 +86,12 @@ class FlowKind:
         """Whether it works behind exact prior conditioning only."""
         return False
 
-    def default_method(self, problem: InverseProblem) -> str | None:
-        """Name of the method that trains it; None: by what is trained (`choose_method`)."""
-        return None
+    def default_method(self, problem: InverseProblem, size: int) -> str:
+        """Name of the method that trains `size` variables of it.
+
+        Whole fields learn from a pool on a small lattice, else from fresh fields, pathwise where
+        there is a derivative.
+        """
+        if size <= MAX_POOLED_CELLS:
+            return "pool"
+        return "pathwise" if problem.differentiable else "centred"

@@ -87,5 +87,5 @@ class Cellwise(FlowKind):
     def needs_one_stage(self) -> bool:
         return True
 
-    def default_method(self, problem: InverseProblem) -> str:
+    def default_method(self, problem: InverseProblem, size: int) -> str:
         return "cells" if problem.differentiable else "emulator"

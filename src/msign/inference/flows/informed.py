@@ -37,12 +37,9 @@ from msign.inference.flows.probe import (
 )
 from msign.network import MsIGN
 from msign.noise import on_device
+from msign.problems.inverse import InverseProblem
 from msign.variables import Variables, log_ratio
 from msign.weights import normalised
-
-GAUSSIAN = 1e-5  # nats that a Gaussian may be wrong by to be taken for the posterior
-LEAST_PRECISION = 0.5  # of a Gaussian guess, in units of the prior's
-NOTHING = 0.1 * GAUSSIAN  # nats of directions left out of it: less than what would refuse it
 
 
 class Carried(NamedTuple):
@@ -59,25 +56,21 @@ class Informed(FlowKind):
 
     Attributes:
         config: Hyper-parameters of the flow.
-        samples: Fields whose gradients find the directions first.
-        per_direction: Gradients for each direction found, where that is more: directions that few
-            gradients find are poor ones, and bound the effective sample size whatever the flow.
-        tolerance: Nats that may be lost by leaving directions out.
-        enough: Fields that the weights of a probe must be worth to refuse a Gaussian guess by them.
+        per_direction: Gradients for each direction found: directions that few gradients find are
+            poor ones, and bound the effective sample size whatever the flow.
+        tolerance: Nats that may be lost by leaving directions out, or by taking a Gaussian for the
+            posterior.
         rate: Highest learning rate, of up to four variables; it falls slowly with more.
     """
 
     config: InformedConfig = dataclasses.field(default_factory=InformedConfig)
-    samples: int = 300
     per_direction: int = 30
-    tolerance: float = 0.01
-    enough: float = 10.0
+    tolerance: float = 1e-3
     rate: float = 5e-3
 
     def __post_init__(self) -> None:
-        checks.integer("samples", self.samples, 1)
         checks.integer("per_direction", self.per_direction, 1)
-        for name in ("tolerance", "enough", "rate"):
+        for name in ("tolerance", "rate"):
             checks.positive(name, getattr(self, name))
 
     def start(self, given: Start) -> AbstractBijection:
@@ -85,7 +78,7 @@ class Informed(FlowKind):
         carried = _carried(given)
         lifted = np.zeros((prior.lattice.dim, 0)) if carried is None else carried.lifted
         basis, probe = self._find_directions(given, carried)
-        exact = _exact_gaussian(probe, lifted)
+        exact = _exact_gaussian(probe, lifted, self.tolerance)
         if exact is not None:
             basis, flow = exact
             growth: Growth = ((basis.shape[1], "affine"),)
@@ -107,7 +100,7 @@ class Informed(FlowKind):
         flow = grown_flow(jr.fold_in(given.key, 1), before, *growth[-1], self.config)
         s, gradients = probe.along(basis)
         guess = _gaussian_guess(flow, old, s, gradients)
-        if guess is flow or self._is_worse(guess, flow, s, probe.log_weights):
+        if guess is flow or _is_worse(guess, flow, s, probe.log_weights):
             return flow
         return guess
 
@@ -134,6 +127,11 @@ class Informed(FlowKind):
         inner = InformedFlow(basis, flow, basis[:, :k], before, growth)
         return Whitened(inner, prior)
 
+    def default_method(self, problem: InverseProblem, size: int) -> str:
+        """A pool determines splines, an emulator what has more variables than these."""
+        splines = size <= self.config.spline_rank
+        return "pool" if splines or not problem.has_observations else "emulator"
+
     @property
     def few_variables(self) -> bool:
         return True
@@ -150,34 +148,39 @@ class Informed(FlowKind):
         key, least = jr.fold_in(given.key, 0), 1 if carried is None else carried.lifted.shape[1]
         most = min(max(self.config.max_rank, least), d)
         if simulator.problem.differentiable:
-            n = max(2, min(self.samples, allowance // 2))
+            affordable = max(2, allowance // 2)
+            # At first as many as a linear fit in all directions that there may be needs.
+            first = ROWS_PER_DIRECTION * (self.config.max_rank + 1)
+            n = min(max(first, self.per_direction * least), affordable)
             probe = probe_with_gradients(simulator, scale, model, key, n)
-            found = subspace_from_gradients(probe.gradients, most, self.tolerance, least)
-            more = min(self.per_direction * found.basis.shape[1], allowance // 2) - n
-            if more > 0:
-                further = jr.fold_in(key, 1), more
+            while True:
+                found = subspace_from_gradients(probe.gradients, most, self.tolerance, least)
+                more = min(self.per_direction * found.basis.shape[1], affordable) - n
+                if more <= 0:
+                    return found.basis, probe
+                further = jr.fold_in(key, n), more
                 probe = probe.joined(probe_with_gradients(simulator, scale, model, *further))
-        else:
-            given_to = simulator, scale, model, most, self.samples
-            probe = probe_without_gradients(*given_to, allowance, key)
-        subspace = subspace_from_gradients(probe.gradients, most, self.tolerance, least, probe.span)
-        return subspace.basis, probe
+                n += more
+        given_to = simulator, scale, model, most, self.per_direction
+        probe = probe_without_gradients(*given_to, allowance, key)
+        found = subspace_from_gradients(probe.gradients, most, self.tolerance, least, probe.span)
+        return found.basis, probe
 
-    def _is_worse(self, guess: Chain, flow: Chain, s: np.ndarray, log_weights: np.ndarray) -> bool:
-        """Whether a guess is further from the posterior than the flow as it is, by KL(q||p).
 
-        Weights that are worth too few fields say nothing: then the guess stands.
-        """
-        finite = np.isfinite(log_weights)
-        if not finite.any():
-            return False
-        weights = normalised(log_weights[finite])
-        if 1 / np.sum(weights**2) < self.enough:
-            return False
-        guessed, given = (
-            log_ratio(Variables(f, None, s.shape[1]), s[finite]) for f in (guess, flow)
-        )
-        return bool(weights @ (guessed - given) < 0)
+def _is_worse(guess: Chain, flow: Chain, s: np.ndarray, log_weights: np.ndarray) -> bool:
+    """Whether a guess is further from the posterior than the flow as it is, by KL(q||p).
+
+    Weights that are worth no more fields than gradients, linear in the variables, have coefficients
+    could not tell it from another: then the guess stands.
+    """
+    finite = np.isfinite(log_weights)
+    if not finite.any():
+        return False
+    weights = normalised(log_weights[finite])
+    if 1 / np.sum(weights**2) <= s.shape[1] + 1:
+        return False
+    guessed, given = (log_ratio(Variables(f, None, s.shape[1]), s[finite]) for f in (guess, flow))
+    return bool(weights @ (guessed - given) < 0)
 
 
 def _carried(given: Start) -> Carried | None:
@@ -212,16 +215,19 @@ def _growth(carried: Carried | None, rank: int, train: str) -> Growth:
     return (*carried.growth, (rank, "wider" if can_widen(carried.flow) else "inner"))
 
 
-def _exact_gaussian(probe: Probe, lifted: np.ndarray) -> tuple[np.ndarray, Chain] | None:
+def _exact_gaussian(
+    probe: Probe, lifted: np.ndarray, tolerance: float
+) -> tuple[np.ndarray, Chain] | None:
     """Directions and affine flow of a posterior that is Gaussian; None where it is not.
 
     Where gradients are linear in the field, the posterior is Gaussian and follows from them. It is
-    taken for that if its density explains the log-likelihoods of all fields of the probe.
+    taken for that if its density explains the log-likelihoods of all fields of the probe, but for a
+    variance of `tolerance`. Directions left out of it cost less than what would refuse it.
     """
     if not np.all(np.isfinite(probe.log_likelihood)):
         return None  # fields that are impossible
     most = max(1, min(len(probe.gradients) // ROWS_PER_DIRECTION - 1, len(lifted)))
-    informed = subspace_from_gradients(probe.gradients, most, NOTHING, span=probe.span)
+    informed = subspace_from_gradients(probe.gradients, most, 0.1 * tolerance, span=probe.span)
     basis = align(informed.basis, lifted)
     s, gradients = probe.along(basis)
     found = _gaussian_given(s, gradients, 0)
@@ -231,7 +237,7 @@ def _exact_gaussian(probe: Probe, lifted: np.ndarray) -> tuple[np.ndarray, Chain
     z = np.linalg.solve(matrix, (s - shift).T).T
     missed = probe.log_likelihood - 0.5 * np.sum(s**2 - z**2, 1)
     rounding = 8 * np.finfo(np.float32).eps * np.abs(probe.log_likelihood).max()
-    if not np.var(missed) < GAUSSIAN + rounding**2:
+    if not np.var(missed) < tolerance + rounding**2:
         return None
     return basis, Chain([TriangularMap.from_matrix(matrix, shift)])
 
@@ -242,19 +248,17 @@ def _gaussian_given(
     """Matrix and shift that make normal variables Gaussian ones, given the first `old` of them.
 
     Gradients of the log-likelihood are fitted as linear in the variables, which is exact for linear
-    Gaussian problems (the classical low-rank update). None where the fit says less than half, or
-    has no proper precision, or where there are too few gradients.
+    Gaussian problems (the classical low-rank update). None where the precision is not positive
+    definite, or where there are too few gradients.
     """
     n, r = s.shape
     if r == old or n < ROWS_PER_DIRECTION * (r + 1):
         return None
     design = np.concatenate([np.ones((n, 1)), s], 1)
-    wanted = gradients[:, old:]
-    fitted = np.linalg.lstsq(design, wanted, rcond=None)[0]
-    missed, total = ((wanted - design @ fitted) ** 2).sum(), (wanted**2).sum()
+    fitted = np.linalg.lstsq(design, gradients[:, old:], rcond=None)[0]
     slope = fitted[1:].T
     precision = np.eye(r - old) - 0.5 * (slope[:, old:] + slope[:, old:].T)
-    if missed > 0.5 * total or np.linalg.eigvalsh(precision)[0] < LEAST_PRECISION:
+    if np.linalg.eigvalsh(precision)[0] <= 0:
         return None
     covariance = np.linalg.inv(precision)
     matrix, shift = np.eye(r), np.zeros(r)

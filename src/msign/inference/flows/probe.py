@@ -18,7 +18,6 @@ from msign.noise import generator, normal
 from msign.problems.simulator import Simulator
 from msign.variables import Variables, draw
 
-REGRESSED = 20  # fields for each dimension where gradients come from regression
 LINEAR = 1e-4  # relative second difference below which a function of fields is linear
 LINES = 4  # random lines along which second differences are taken
 
@@ -116,7 +115,7 @@ def probe_without_gradients(
     scale: int,
     model: Variables,
     most: int,
-    samples: int,
+    per_direction: int,
     allowance: int,
     key: PRNGKeyArray,
 ) -> Probe:
@@ -127,16 +126,16 @@ def probe_without_gradients(
         scale: Of the stage.
         model: That draws the fields.
         most: Directions of which all second-order terms may be fitted, where none is known yet.
-        samples: Fields at least, where there is that much.
+        per_direction: Fields for each direction that data may inform, where there are that many.
         allowance: Simulations that may be spent.
         key: Random key.
     """
-    d = model.dim
-    slopes = None
-    if allowance >= 3 * LINES + d + 1 + samples:
+    d, slopes = model.dim, None
+    enough = per_direction * min(d, simulator.problem.layout.m)  # where slopes are exact
+    if allowance >= 3 * LINES + d + 1 + enough:
         slopes = _slopes_of_linear_features(simulator, scale, d, jr.fold_in(key, 1))
         allowance -= 3 * LINES + (0 if slopes is None else d + 1)
-    wanted = max(samples, REGRESSED * d) if slopes is None else samples
+    wanted = per_direction * d if slopes is None else enough
     fields = Fields(model, jr.fold_in(key, 0), max(2, min(wanted, allowance)))
     known = _known_directions(model, most)
     found = []

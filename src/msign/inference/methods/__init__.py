@@ -13,7 +13,6 @@ from msign.inference.methods.objectives import (
     SteinObjective,
 )
 from msign.inference.methods.pool import Pool
-from msign.problems.inverse import InverseProblem
 
 # By the names that the command line uses; each takes whether there is a derivative.
 NAMED: dict[str, Callable[[bool], Method]] = {
@@ -30,26 +29,6 @@ NAMED: dict[str, Callable[[bool], Method]] = {
     "stein": lambda _: Fresh(objective=SteinObjective()),
 }
 
-MAX_POOLED = 2  # informed variables that a pool determines; of more, an emulator is trained on
-MAX_POOLED_CELLS = 16  # cells of a lattice on which a network is trained on a pool
-
-
-def choose_method(name: str, problem: InverseProblem, few: bool, size: int) -> Method:
-    """The method of a name; `auto` chooses by what is trained.
-
-    Informed variables (`few`) learn from a pool, beyond two of them from an emulator, where there
-    are observations to emulate; whole fields from a pool on a small lattice, else from fresh
-    fields, pathwise where there is a derivative.
-    """
-    derivative = problem.differentiable
-    if name == "auto" and few:
-        name = "emulator" if size > MAX_POOLED and problem.has_observations else "pool"
-    elif name == "auto":
-        fresh = "pathwise" if derivative else "centred"
-        name = "pool" if size <= MAX_POOLED_CELLS else fresh
-    return NAMED[name](derivative)
-
-
 __all__ = [
     "NAMED",
     "Cells",
@@ -59,5 +38,4 @@ __all__ = [
     "MethodState",
     "Pool",
     "Stage",
-    "choose_method",
 ]

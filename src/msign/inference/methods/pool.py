@@ -74,9 +74,8 @@ class Pool(Method):
             them.
         watched: Samples of the model at each step of Adam that are watched for strays.
         margin: Nats by which the density of a sample must exceed an emulated one to be a stray.
-        newton: Most variables of a model that Levenberg-Marquardt trains; more have too many
-            parameters for its matrices and are for Adam.
-        iterations: Its steps per round.
+        iterations: Steps of Levenberg-Marquardt per round, which trains a single variable; more
+            have too many parameters for its matrices and are for Adam.
         fitted: Fields that it is given.
         negligible: Fraction of the stage's tolerance at which it ends.
     """
@@ -85,7 +84,6 @@ class Pool(Method):
     picked: float = 0.1
     watched: int = 64
     margin: float = 10.0
-    newton: int = 1
     iterations: int = 40
     fitted: int = 4096
     negligible: float = 0.1
@@ -94,7 +92,6 @@ class Pool(Method):
         super().__post_init__()
         for name in ("watched", "iterations", "fitted"):
             checks.integer(name, getattr(self, name), 1)
-        checks.integer("newton", self.newton, 0)
         for name in ("margin", "negligible"):
             checks.positive(name, getattr(self, name))
         if not 0 <= checks.finite("picked", self.picked) < 1:
@@ -118,7 +115,7 @@ class Pool(Method):
         measure = pool.mixture()[: pool.size] + np.log(pool.size * chances)
         rng = generator(key)
         bound = self._bound(stage, state, float(target[: pool.size].max()))
-        if model.size <= self.newton:
+        if model.size == 1:
             rows = rng.choice(pool.size, self.fitted, p=chances)
             known = pool.s[rows], target[rows], measure[rows]
             strays = self._strays(model.alone, bound, rng)
