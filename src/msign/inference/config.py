@@ -38,7 +38,7 @@ class FitConfig:
         bridge_ess: Temper the target until its weights are worth this fraction of a round.
         tolerance: The finest stage ends when its held-out Jeffreys estimate is below this.
         coarse_tolerance: Coarser stages are stepping stones: each ends when its estimate is below
-            this for each variable.
+            this for each variable, and below log 2, where weights are worth half of the fields.
         patience: A stage ends after more rounds than this without improvement; n of them in all
             divide the learning rate by n + 1.
         go_back: Whether a stage goes on from its best model after an update that made it worse.
@@ -57,7 +57,7 @@ class FitConfig:
     round_size: int | None = None
     bridge_ess: float = 0.25
     tolerance: float = 1e-3
-    coarse_tolerance: float = 3e-3
+    coarse_tolerance: float = 1e-2
     patience: int = 3
     go_back: bool = True
     certificate: int | None = None
@@ -146,6 +146,13 @@ class FitConfig:
     def round_of(self, share: int, most: int = 4000) -> int:
         """Fields of a round of a stage that has a share of the budget."""
         return self.round_size or int(np.clip(share // 8, 200, most))
+
+    def stepping_stone(self, variables: int) -> float:
+        """Divergence at which the model of a coarser stage is good enough for the next.
+
+        Log-normal weights of divergence J are worth exp(-J) of the fields.
+        """
+        return min(self.coarse_tolerance * variables, np.log(2))
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON values."""

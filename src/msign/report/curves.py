@@ -34,7 +34,7 @@ def learning_curve(
         axes.plot(x[finite], shown, "o-", ms=3.5, lw=1.3, color=ACCENT, label=label)
         aim = config.tolerance
         if scale != scales[-1]:
-            aim = config.coarse_tolerance * sizes.get(scale, 1)
+            aim = config.stepping_stone(sizes.get(scale, 1))
         label = "good enough for the stage" if scale == scales[0] else None
         axes.plot([x[0], x[-1]], [aim, aim], "--", lw=1.1, color=ALERT, label=label)
         if scale != scales[0]:

@@ -25,7 +25,7 @@ from msign.noise import on_device
 from msign.problems.data_likelihood import DataLikelihood, StandardNormal
 from msign.weights import highest_power, normalised
 
-LATEST = 10_000  # fields are fitted at most, or twice as many as the terms need: early ones are far
+LATEST = 40_000  # fields are fitted at most: early ones are far, and all would take long
 RIDGE = 1e-6  # relative to the mean square of the terms, as small as single precision allows
 
 
@@ -133,7 +133,7 @@ def fit_polynomial(
     """
     terms = Terms.of(s.shape[1], cubic, len(s) // rows_per_term)
     needed = rows_per_term * len(terms)
-    last = slice(max(0, len(s) - max(LATEST, 2 * needed)), None)
+    last = slice(max(0, len(s) - max(LATEST, needed)), None)
     weights = tempered(log_weights[last], max(needed, worth * len(s[last])))
     arrays = s[last].astype(float), features[last].astype(float), weights
     given = StandardNormal() if likelihood is None else likelihood
