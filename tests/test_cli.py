@@ -192,7 +192,7 @@ def test_a_mistake_that_rejects_every_simulation_is_told(tmp_path, monkeypatch):
         result = runner.invoke(app, arguments)
         assert result.exit_code == 1
         text = " ".join(result.stderr.split())
-        assert "error: all 4 forward simulations that were tried were rejected" in text
+        assert "error: all 34 forward simulations that were tried were rejected" in text
         assert "raised NameError: name 'undefined' is not defined (wrong.py, line 6" in text
 
 

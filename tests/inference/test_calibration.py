@@ -15,9 +15,7 @@ from msign import FitConfig, InverseProblem, LaplacePrior, fit, likelihoods
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 SETS, DRAWS, NOISE = 60, 19, 0.1
-CONFIG = FitConfig(
-    flow=dataclasses.replace(SMALL_INFORMED, samples=30), round_size=16, certificate=16
-)
+CONFIG = FitConfig(flow=SMALL_INFORMED, round_size=16, certificate=16)
 LEVEL = 1e-4
 
 

@@ -319,6 +319,29 @@ def test_a_derivative_that_raises_is_a_failed_simulation():
         made.evaluate(np.zeros((1, 64)), 3, gradient=True)
 
 
+def test_check_goes_on_where_many_prior_draws_are_rejected_and_some_are_not():
+    """Of two draws both are, for one key in four; of thirty more not all."""
+
+    def half(x):
+        x = np.asarray(x)
+        return np.where(x.mean((1, 2)) > 0, x.sum((1, 2)), np.nan)[:, None]
+
+    prior = LaplacePrior((4, 4), alpha=0.5, beta=2.0)
+    given = InverseProblem(prior, half, [0.3], 0.1, scales=1, on_failure="reject")
+    keys = [jr.fold_in(jr.key(seeded(0)), k) for k in range(20)]
+    tried = []
+    for key in keys:
+        own = Simulator(given)
+        own.check(key)
+        tried.append(own.nfs)
+    assert {2, 32} >= set(tried)
+    never = InverseProblem(
+        prior, lambda x: np.full((len(x), 1), np.nan), [0.3], 0.1, scales=1, on_failure="reject"
+    )
+    with pytest.raises(SimulationError, match="all 32 forward simulations"):
+        Simulator(never).check()
+
+
 def test_check_counts_what_it_simulates():
     made = simulator("vjp")
     made.check()

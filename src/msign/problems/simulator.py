@@ -25,6 +25,8 @@ from msign.problems.inverse import InverseProblem
 from msign.problems.linearised import check_batch, linearised
 from msign.problems.trial import check_every_scale, check_vjp, refuse_all_rejected
 
+PATIENCE = 30  # further prior draws that are tried where none of the first could be simulated
+
 
 class Evaluated(NamedTuple):
     """What simulations of n fields of one scale gave.
@@ -248,7 +250,8 @@ class Simulator:
 
         Looks at shapes and at finiteness of two prior draws per scale (all of them, or `scales`),
         the finest first, and compares a supplied vjp with finite differences of the forward map in
-        random directions. Where simulations may be rejected, not all of these are.
+        random directions. Where simulations may be rejected, some prior draw is not: if none of
+        the first can be simulated, more are tried.
         """
         key = jr.key(0) if key is None else key
         scales = sorted(scales or range(1, self.problem.scales + 1), reverse=True)
@@ -259,7 +262,11 @@ class Simulator:
             for scale in scales:
                 d = self.problem.priors[scale - 1].lattice.dim
                 self.evaluate(normal(jr.fold_in(key, scale), (2, d)), scale)
-        if self.failures - before >= 2 * len(scales):
-            refuse_all_rejected(self._maps, jr.fold_in(key, scales[0]), 2 * len(scales))
+        tried = 2 * len(scales)
+        if self.failures - before >= tried:
+            u = normal(jr.fold_in(key, scales[0]), (PATIENCE, self.problem.dim))
+            found = self.evaluate(u, self.problem.scales)
+            if not np.isfinite(found.log_likelihood).any():
+                refuse_all_rejected(self._maps, u[:1], tried + PATIENCE)
         if self.problem.vjp is not None:
             check_vjp(self._maps, jr.fold_in(key, 0), tolerance)

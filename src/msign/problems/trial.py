@@ -33,13 +33,13 @@ def check_every_scale(noise: CoarseNoise, key: PRNGKeyArray, scales: Sequence[in
             maps.reject(maps.at_scale(scale), at_scale, 0, bad)
 
 
-def refuse_all_rejected(maps: ForwardMaps, key: PRNGKeyArray, tried: int) -> NoReturn:
+def refuse_all_rejected(maps: ForwardMaps, u: np.ndarray, tried: int) -> NoReturn:
     """Say why, where a problem rejects whatever is tried: that is a mistake, and no failure.
 
-    One more field is simulated, in this process, in order to have the error itself.
+    One of the fields is simulated again, in this process, in order to have the error itself.
     """
     problem = maps.problem
-    model, u = problem.at_scale(problem.scales), normal(key, (2, problem.dim))[:1]
+    model = problem.at_scale(problem.scales)
     why = "returned NaN or infinity"
     try:
         model.observe(model.fields(u))
