@@ -38,7 +38,7 @@ def of_prior(known=None):
 
 def probed(features, known=None, fields=20, allowance=10**5, most=0):
     simulator = Simulator(problem(features))
-    arguments = of_prior(known), most, fields, allowance, jr.key(seeded(0))
+    arguments = of_prior(known), most, fields, fields, allowance, jr.key(seeded(0))
     return simulator, probe_without_gradients(simulator, 1, *arguments)
 
 
@@ -104,7 +104,8 @@ def test_rejected_simulations_are_left_out():
             on_failure="reject",
         )
     )
-    probe = probe_without_gradients(simulator, 1, of_prior(), D, 500 // D, 10**5, jr.key(seeded(1)))
+    arguments = of_prior(), D, 500 // D, 500 // D, 10**5, jr.key(seeded(1))
+    probe = probe_without_gradients(simulator, 1, *arguments)
     u, gradients = probe.along(np.eye(D))
     assert 0 < (~probe.kept).sum() == 500 // D * D - len(u)
     assert u[:, 2].max() <= 1 and np.all(np.isfinite(gradients))

@@ -41,6 +41,8 @@ from msign.problems.inverse import InverseProblem
 from msign.variables import Variables, log_ratio
 from msign.weights import normalised
 
+REGRESSED = 20  # fields for each cell where gradients come from regression
+
 
 class Carried(NamedTuple):
     """The flow of the scale before, on its directions lifted to this one."""
@@ -161,7 +163,7 @@ class Informed(FlowKind):
                 further = jr.fold_in(key, n), more
                 probe = probe.joined(probe_with_gradients(simulator, scale, model, *further))
                 n += more
-        given_to = simulator, scale, model, most, self.per_direction
+        given_to = simulator, scale, model, most, self.per_direction, REGRESSED
         probe = probe_without_gradients(*given_to, allowance, key)
         found = subspace_from_gradients(probe.gradients, most, self.tolerance, least, probe.span)
         return found.basis, probe

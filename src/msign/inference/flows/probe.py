@@ -116,6 +116,7 @@ def probe_without_gradients(
     model: Variables,
     most: int,
     per_direction: int,
+    per_cell: int,
     allowance: int,
     key: PRNGKeyArray,
 ) -> Probe:
@@ -126,16 +127,17 @@ def probe_without_gradients(
         scale: Of the stage.
         model: That draws the fields.
         most: Directions of which all second-order terms may be fitted, where none is known yet.
-        per_direction: Fields for each direction that data may inform, where there are that many.
+        per_direction: Fields for each direction that data may inform, where slopes are exact.
+        per_cell: Fields for each cell, where they are regressed.
         allowance: Simulations that may be spent.
         key: Random key.
     """
     d, slopes = model.dim, None
-    enough = per_direction * min(d, simulator.problem.layout.m)  # where slopes are exact
+    enough = per_direction * min(d, simulator.problem.layout.m)
     if allowance >= 3 * LINES + d + 1 + enough:
         slopes = _slopes_of_linear_features(simulator, scale, d, jr.fold_in(key, 1))
         allowance -= 3 * LINES + (0 if slopes is None else d + 1)
-    wanted = per_direction * d if slopes is None else enough
+    wanted = per_cell * d if slopes is None else enough
     fields = Fields(model, jr.fold_in(key, 0), max(2, min(wanted, allowance)))
     known = _known_directions(model, most)
     found = []
