@@ -35,7 +35,8 @@ class FitConfig:
         rounds: Most rounds of a stage (a round: draw, simulate, update).
         round_size: Fields drawn per round; None: an eighth of an equal share of the budget, between
             200 and 4000; at the finest scale of its own share, up to as many as the certificate.
-        bridge_ess: Temper the target until its weights are worth this fraction of a round.
+        bridge_ess: Temper the target of pools and fresh fields until its weights are worth this
+            fraction of a round; emulators need no bridge.
         tolerance: The finest stage ends when its held-out Jeffreys estimate is below this.
         coarse_tolerance: Coarser stages are stepping stones: each ends when its estimate is below
             this for each variable, and below log 2, where weights are worth half of the fields.

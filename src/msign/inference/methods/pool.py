@@ -66,16 +66,16 @@ class Pool(Method):
     """Minimise the Jeffreys divergence between model and target, both re-weighted to the pool.
 
     Attributes:
-        steps: Steps of Adam per round.
+        steps: Gradient steps per round.
         batch: Fields per gradient step.
         clip_norm: Largest norm of a gradient.
         picked: Fraction of the fields trained on that is drawn by what they add to the divergence:
             strays between narrow modes are one field in a thousand, and uniform draws hardly see
             them.
-        watched: Samples of the model at each step of Adam that are watched for strays.
+        watched: Samples of the model at each gradient step that are watched for strays.
         margin: Nats by which the density of a sample must exceed an emulated one to be a stray.
         iterations: Steps of Levenberg-Marquardt per round, which trains a single variable; more
-            have too many parameters for its matrices and are for Adam.
+            have too many parameters for its matrices.
         fitted: Fields that it is given.
         negligible: Fraction of the stage's tolerance at which it ends.
     """
