@@ -20,7 +20,6 @@ from jaxtyping import Array, PyTree
 from msign.devices import copied_here
 
 ADAM_RMS = 0.2  # of a step of Adam, for each parameter, as it is known of many networks
-ORTHOGONALISED = 3  # iterations of Newton and Schulz in a step of Muon
 WARM_UP = 0.1  # of the steps, in which Adam does not yet know the size of its gradients
 T = TypeVar("T")
 _MATRIX = optax.contrib.MuonDimensionNumbers(reduction_axis=-1, output_axis=-2)
@@ -60,12 +59,7 @@ def muon(clip_norm: float) -> optax.GradientTransformation:
 
     chain = optax.chain(
         optax.clip_by_global_norm(clip_norm),
-        optax.contrib.muon(
-            1.0,
-            ns_steps=ORTHOGONALISED,
-            consistent_rms=ADAM_RMS,
-            muon_weight_dimension_numbers=matrices,
-        ),
+        optax.contrib.muon(1.0, consistent_rms=ADAM_RMS, muon_weight_dimension_numbers=matrices),
     )
     return optax.apply_if_finite(chain, max_consecutive_errors=1000)
 
