@@ -25,7 +25,7 @@ from msign import FitConfig, Informed, InformedConfig, InverseProblem, LaplacePr
 from msign.bijections import InformedFlow, TriangularMap
 from msign.inference.files import prior_network
 from msign.inference.flows.directions import align, lift_directions
-from msign.inference.flows.informed import _exact_gaussian
+from msign.inference.flows.informed import _exact_gaussian, _gaussian_given
 from msign.inference.flows.probe import Given, Probe
 from msign.inference.simulate import simulate
 from msign.noise import normal
@@ -331,3 +331,17 @@ def test_without_a_derivative_directions_are_those_of_the_derivative():
         spans.append(basis @ basis.T)
         assert growth_of(network, 1) == ((2, "affine"),)
     np.testing.assert_allclose(spans[0], spans[1], rtol=0, atol=1e-6)
+
+
+def test_two_mirrored_modes_are_not_guessed_to_be_one_gaussian():
+    """Gradients g = -(t^3 - t) of a likelihood of t^2 = 1, which pull towards zero on average.
+
+    A linear fit explains E[t g]^2 / E[g^2] = 4 / 10 of them for normal t, and would be a Gaussian
+    between the modes, the foot of a bridge to both.
+    """
+    t = np.random.default_rng(seeded(100)).normal(size=(5000, 1))
+    gradients = -100 * (t**3 - t)
+    slope = (t * gradients).sum() / (t**2).sum()
+    assert slope < 0  # a proper precision
+    assert _gaussian_given(t, gradients, 0) is None
+    assert _gaussian_given(t, slope * t, 0) is not None

@@ -41,6 +41,7 @@ from msign.problems.inverse import InverseProblem
 from msign.variables import Variables, log_ratio
 from msign.weights import normalised
 
+LEAST_PRECISION = 0.5  # of a Gaussian guess, in units of the prior's
 REGRESSED = 20  # fields for each cell where gradients come from regression
 
 
@@ -250,17 +251,19 @@ def _gaussian_given(
     """Matrix and shift that make normal variables Gaussian ones, given the first `old` of them.
 
     Gradients of the log-likelihood are fitted as linear in the variables, which is exact for linear
-    Gaussian problems (the classical low-rank update). None where the precision is not positive
-    definite, or where there are too few gradients.
+    Gaussian problems (the classical low-rank update). None where the fit says less than half, or
+    has no proper precision, or where there are too few gradients.
     """
     n, r = s.shape
     if r == old or n < ROWS_PER_DIRECTION * (r + 1):
         return None
     design = np.concatenate([np.ones((n, 1)), s], 1)
-    fitted = np.linalg.lstsq(design, gradients[:, old:], rcond=None)[0]
+    wanted = gradients[:, old:]
+    fitted = np.linalg.lstsq(design, wanted, rcond=None)[0]
+    missed, total = ((wanted - design @ fitted) ** 2).sum(), (wanted**2).sum()
     slope = fitted[1:].T
     precision = np.eye(r - old) - 0.5 * (slope[:, old:] + slope[:, old:].T)
-    if np.linalg.eigvalsh(precision)[0] <= 0:
+    if missed > 0.5 * total or np.linalg.eigvalsh(precision)[0] < LEAST_PRECISION:
         return None
     covariance = np.linalg.inv(precision)
     matrix, shift = np.eye(r), np.zeros(r)
