@@ -41,6 +41,7 @@ from msign.problems.inverse import InverseProblem
 from msign.variables import Variables, log_ratio
 from msign.weights import normalised
 
+GAUSSIAN = 1e-5  # nats that a Gaussian may be wrong by to be taken for the posterior
 LEAST_PRECISION = 0.5  # of a Gaussian guess, in units of the prior's
 REGRESSED = 20  # fields for each cell where gradients come from regression
 
@@ -61,8 +62,7 @@ class Informed(FlowKind):
         config: Hyper-parameters of the flow.
         per_direction: Gradients for each direction found: directions that few gradients find are
             poor ones, and bound the effective sample size whatever the flow.
-        tolerance: Nats that may be lost by leaving directions out, or by taking a Gaussian for the
-            posterior.
+        tolerance: Nats that may be lost by leaving directions out.
         rate: Highest learning rate, of up to four variables; it falls slowly with more.
     """
 
@@ -81,7 +81,7 @@ class Informed(FlowKind):
         carried = _carried(given)
         lifted = np.zeros((prior.lattice.dim, 0)) if carried is None else carried.lifted
         basis, probe = self._find_directions(given, carried)
-        exact = _exact_gaussian(probe, lifted, self.tolerance)
+        exact = _exact_gaussian(probe, lifted, GAUSSIAN)
         if exact is not None:
             basis, flow = exact
             growth: Growth = ((basis.shape[1], "affine"),)
