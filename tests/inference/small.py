@@ -37,7 +37,9 @@ def stage_of(start: Variables, simulator: Any, **options: Any) -> Stage:
         "tolerance": 1e-3,
         "key": jr.key(seeded(0)),
     }
-    return Stage(start=start, simulator=simulator, **{**given, **options})
+    given |= options
+    given.setdefault("first_round", given["round_size"])
+    return Stage(start=start, simulator=simulator, **given)
 
 
 def growing(x: Any) -> Any:

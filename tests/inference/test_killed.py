@@ -91,6 +91,28 @@ def test_every_method_goes_on_as_if_nothing_had_happened(method, flow, tmp_path)
     assert_same(Posterior.load(tmp_path), "one scale", config)
 
 
+def test_a_best_model_that_few_fields_assessed_is_resumed(tmp_path):
+    """Rounds of the finest stage begin with fewer fields than they may have."""
+    config = FitConfig(
+        flow=FLOWS["Informed"],
+        method=METHODS["Pool"],
+        certificate=1200,
+        rounds=3,
+        tolerance=1e-9,
+        patience=9,
+    )
+    given = PROBLEMS["two scales"], 12_000, seeded(5)
+    whole = fit(*given, progress=False, config=config)
+    coarse = sum(record["scale"] == 1 for record in whole.records)
+    with killed_after(FitFiles, coarse + 1):
+        fit(*given, tmp_path, False, False, config, report=False)
+    saved = FitFiles(tmp_path).read_checkpoint()
+    assert saved["assessed"] < saved["stage"]["size"]
+    found = fit(*given, tmp_path, True, False, config, report=False)
+    np.testing.assert_equal(plain(found.records), plain(whole.records))
+    np.testing.assert_array_equal(*(p.log_prob(X["two scales"]) for p in (found, whole)))
+
+
 class Killer:
     """Ends a run when it has put a number of files in their place."""
 

@@ -84,6 +84,7 @@ class Round:
     stderr: float = 0.0
     log_evidence: float = 0.0
     bound: float | None = None  # on the log evidence; by default as much lower as J is higher
+    few: float | None = None  # J as fewer fields than a whole round see it
 
 
 class Outcome(NamedTuple):
@@ -102,6 +103,7 @@ def played(monkeypatch):
         method: Script | None = None,
         limit: int = 10**6,
         rounds: int = 16,
+        first: int = SIZE,
         **options: Any,
     ) -> Outcome:
         method, records = method or Script(), []
@@ -112,13 +114,14 @@ def played(monkeypatch):
             simulator.nfs += n
             r = script[min(len(records), len(script) - 1)]
             log_ratio = np.full(n, r.jeffreys if r.bound is None else -r.bound)
-            return Simulated(np.full((n, 1), number(model)), log_ratio, np.zeros(n), None)
+            return Simulated(np.full((n, 1), number(model)), log_ratio, np.zeros(n), np.zeros((n, 0)))
 
         def report(log_weights) -> WeightReport:
             r = script[min(len(records), len(script) - 1)]
+            partial = r.few is not None and len(log_weights) < SIZE
             return dataclasses.replace(
                 weight_report(log_weights),
-                jeffreys=r.jeffreys,
+                jeffreys=r.few if partial else r.jeffreys,
                 khat=r.khat,
                 jeffreys_stderr=r.stderr,
                 log_evidence=r.log_evidence,
@@ -131,6 +134,7 @@ def played(monkeypatch):
             simulator,
             limit=limit,
             round_size=SIZE,
+            first_round=first,
             rounds=rounds,
             learning_rate=1.0,
             tolerance=TOLERANCE,
@@ -247,6 +251,32 @@ def test_on_a_bridge_the_evidence_bound_tells_what_went_wrong(played, bound, bac
 
 def test_there_is_no_way_back_before_anything_was_assessed(played):
     assert not played([Round(1e9)], rounds=1).records[0]["went_back"]
+
+
+def test_rounds_begin_small_and_double(played):
+    found = played([Round(8.0), Round(4.0), Round(2.0), Round(1.0)], rounds=4, first=SIZE // 4)
+    used = np.diff([0, *(record["nfs"] for record in found.records)])
+    assert used.tolist() == [SIZE // 4, SIZE // 2, SIZE, SIZE]
+
+
+@pytest.mark.parametrize("whole", [0.5 * TOLERANCE, 5 * TOLERANCE])
+def test_a_whole_round_decides_whether_a_model_is_good_enough(played, whole):
+    script = [Round(1.0), Round(whole, few=0.5 * TOLERANCE), Round(0.1 * TOLERANCE)]
+    found = played(script, first=SIZE // 4)
+    assert found.records[1]["nfs"] == SIZE // 4 + SIZE
+    assert found.records[1]["jeffreys"] == whole
+    assert len(found.records) == (2 if whole < TOLERANCE else 3)
+
+
+@pytest.mark.parametrize(
+    ("jeffreys", "stderr", "good"),
+    [(0.9, 0.0, True), (1.5, 0.6, True), (1.5, 0.4, False), (2.5, 2.0, False)],
+)
+def test_the_tolerance_may_be_exceeded_by_an_error_no_larger_than_itself(
+    played, jeffreys, stderr, good
+):
+    found = played([Round(jeffreys * TOLERANCE, stderr=stderr * TOLERANCE)], rounds=2)
+    assert len(found.records) == (1 if good else 2)
 
 
 # --- every method on a true problem ---------------------------------------------------------------

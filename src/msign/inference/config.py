@@ -34,10 +34,12 @@ class FitConfig:
         conditioning: `exact` prior conditioning, or `nearest` (ablation "SNN"; not informed flows).
         rounds: Most rounds of a stage (a round: draw, simulate, update).
         round_size: Fields drawn per round; None: an eighth of an equal share of the budget, between
-            200 and 4000; at the finest scale of its own share, up to as many as the certificate.
+            200 and 4000; at the finest scale of its own share, up to as many as the certificate,
+            but there a pool begins with as many as elsewhere, and doubles them.
         bridge_ess: Temper the target of pools and fresh fields until its weights are worth this
             fraction of a round; emulators need no bridge.
-        tolerance: The finest stage ends when its held-out Jeffreys estimate is below this.
+        tolerance: The finest stage ends when its held-out Jeffreys estimate is below this, or above
+            it by no more than its standard error and this once more.
         coarse_tolerance: Coarser stages are stepping stones: each ends when its estimate is below
             this for each variable, and below log 2, where weights are worth half of the fields.
         patience: A stage ends after more rounds than this without improvement; n of them in all

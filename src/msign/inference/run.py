@@ -161,6 +161,7 @@ class Run:
         """The stage of a scale whose flow is at its start in the network."""
         config, start = self.config, network.variables(scale, self.config.train)
         finest = scale == self.problem.scales
+        method = config.method_for(self.problem, start.size)
         return Stage(
             scale=scale,
             start=start,
@@ -168,6 +169,7 @@ class Run:
             begin=begin,
             limit=limit,
             round_size=size,
+            first_round=min(size, max(self.round_size, method.fewest_fields(start.size))),
             rounds=config.rounds,
             learning_rate=config.kind.learning_rate(network, scale, config.train),
             bridge_ess=config.bridge_ess,
@@ -194,7 +196,8 @@ class Run:
             return None
         network = network_like(network, self.config.kind, saved["flows"])
         stage = self.stage(network, scale, **saved["stage"])
-        state = _small(initial_state(stage, self.method(stage)), saved["proposals"])
+        state = initial_state(stage, self.method(stage), saved["assessed"])
+        state = _small(state, saved["proposals"])
         state, network = self.files.load_checkpoint(state, network)
         stage = stage._replace(start=network.variables(scale, self.config.train))
         self._restore(saved)
@@ -214,6 +217,7 @@ class Run:
                 "scale": stage.scale,
                 "flows": describe_flows(network, self.config.kind),
                 "stage": {"begin": stage.begin, "limit": stage.limit, "size": stage.round_size},
+                "assessed": len(state.log_weights),
                 "proposals": len(getattr(state.memory, "proposals", ())),
                 **self._progress(),
             }

@@ -29,6 +29,10 @@ class Simulated(NamedTuple):
     log_likelihood: np.ndarray
     features: np.ndarray
 
+    def joined(self, other: "Simulated") -> "Simulated":
+        """These fields and others of the same model."""
+        return Simulated(*(np.concatenate(pair) for pair in zip(self, other, strict=True)))
+
     @property
     def log_weights(self) -> np.ndarray:
         """Log q - log p, up to the evidence."""

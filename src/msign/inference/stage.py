@@ -13,6 +13,7 @@ from typing import Any
 import equinox as eqx
 import jax.random as jr
 import numpy as np
+from jaxtyping import PRNGKeyArray
 
 from msign.inference.advice import seen_from_prior
 from msign.inference.certificate import SHOWN
@@ -55,14 +56,14 @@ class StageState(eqx.Module):
     done: bool
 
 
-def initial_state(stage: Stage, method: Method) -> StageState:
-    """A stage before its first round."""
+def initial_state(stage: Stage, method: Method, assessed: int = 0) -> StageState:
+    """A stage before its first round, with room for the fields by which its best is `assessed`."""
     return StageState(
         model=stage.start,
         best=stage.start,
         memory=method.init(stage),
-        shown=np.zeros((stage.round_size, min(stage.start.size, SHOWN))),
-        log_weights=np.zeros(stage.round_size),
+        shown=np.zeros((assessed, min(stage.start.size, SHOWN))),
+        log_weights=np.zeros(assessed),
         divergence=np.inf,
         khat=np.inf,
         round=0,
@@ -87,9 +88,7 @@ def train_stage(
     while not state.done:
         key = jr.fold_in(stage.key, state.round)
         doing("simulating")
-        drawn = simulate(
-            stage.simulator, state.model, stage.scale, jr.fold_in(key, 0), stage.round_size
-        )
+        drawn = _drawn(stage, state, key)
         bridging = bool(state.memory.target.temperature < 1)
         memory = method.observe(stage, state.memory, state.model, drawn)
         report = _reported(drawn, memory)
@@ -110,6 +109,16 @@ def train_stage(
         record = _record(stage, state, report, worse, loss)
         after_round(state, {**record, **seen_from_prior(drawn, stage.simulator.problem)})
     return state
+
+
+def _drawn(stage: Stage, state: StageState, key: PRNGKeyArray) -> Simulated:
+    """Fields of the model, simulated: few at first, a whole round where it seems good enough."""
+    few = stage.fields_of_round(state.round)
+    given = stage.simulator, state.model, stage.scale
+    drawn, rest = simulate(*given, jr.fold_in(key, 0), few), stage.round_size - few
+    if rest and _is_good(stage, weight_report(drawn.log_weights)):
+        drawn = drawn.joined(simulate(*given, jr.fold_in(key, 2), rest))
+    return drawn
 
 
 def _reported(drawn: Simulated, memory: MethodState) -> WeightReport:
@@ -139,27 +148,36 @@ def _assess(
     bridging: bool,
 ) -> StageState:
     """The state with its best model, that of the lowest divergence, and whether it is done."""
-    old, new = state.divergence, report.divergence
+    old, new = state.divergence, float(np.nan_to_num(report.divergence, nan=np.inf))
     gain = old - new if np.isfinite(old) else np.inf
     much = gain > max(PROGRESS * new, report.jeffreys_stderr)
     state = _with(state, stale=0 if much or bridging else state.stale + 1)
-    if new < old:
+    if new < old or state.round == 0:
         state = _with(
             state,
             best=state.model,
-            divergence=report.divergence,
+            divergence=new,
             khat=report.khat,
             shown=drawn.s[:, :SHOWN].astype(np.float64),
             log_weights=drawn.log_weights,
         )
-    return _with(state, done=_is_done(stage, state, config))
+    return _with(state, done=_is_good(stage, report) or _is_spent(stage, state, config))
 
 
-def _is_done(stage: Stage, state: StageState, config: FitConfig) -> bool:
-    """Whether the model is good enough, or no means are left to make it better."""
+def _is_good(stage: Stage, report: WeightReport) -> bool:
+    """Whether a model is good enough, as far as its fields can tell.
+
+    Its divergence may exceed the tolerance by the error of the estimate, but not by more than
+    itself: where single fields make the estimate, its error is as large.
+    """
+    doubt = min(report.jeffreys_stderr, stage.tolerance)
+    return report.divergence < stage.tolerance + doubt
+
+
+def _is_spent(stage: Stage, state: StageState, config: FitConfig) -> bool:
+    """Whether no means are left to make the model better."""
     return (
-        state.divergence < stage.tolerance
-        or state.stale > config.patience
+        state.stale > config.patience
         or state.round + 1 >= stage.rounds
         or not stage.affords(stage.round_size)
     )

@@ -28,6 +28,7 @@ class Stage(NamedTuple):
         begin: Count of forward simulations at its start.
         limit: Count of forward simulations that must not be exceeded.
         round_size: Fields drawn per round.
+        first_round: Of the first round; each later one has twice as many, up to `round_size`.
         rounds: Most rounds.
         learning_rate: The highest that its flow bears.
         bridge_ess: Fraction of a round that the weights of a tempered target must be worth.
@@ -41,6 +42,7 @@ class Stage(NamedTuple):
     begin: int
     limit: int
     round_size: int
+    first_round: int
     rounds: int
     learning_rate: float
     bridge_ess: float
@@ -55,6 +57,10 @@ class Stage(NamedTuple):
         """How often that many simulations may be spent before the round that comes after."""
         room = self.limit - self.simulator.nfs - self.round_size
         return max(0, room // simulations)
+
+    def fields_of_round(self, number: int) -> int:
+        """Fields drawn in a round before it is known whether the model is good enough."""
+        return min(self.round_size, self.first_round << number)
 
 
 class MethodState(eqx.Module):
@@ -109,6 +115,10 @@ class Method:
     def needs_observations(self) -> bool:
         """Whether a problem must have a forward map and data, and not a log-likelihood alone."""
         return False
+
+    def fewest_fields(self, variables: int) -> int:
+        """Fields that the first round of a stage should have, where it may have as many."""
+        return 1
 
     @abstractmethod
     def init(self, stage: Stage) -> Any:

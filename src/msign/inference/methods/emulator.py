@@ -17,7 +17,7 @@ from jaxtyping import Array, PRNGKeyArray, PyTree
 from msign.devices import local, spread_here
 from msign.inference.methods.base import Method, Stage
 from msign.inference.methods.objectives import Batch, PathwiseJeffreys
-from msign.inference.methods.polynomial import Polynomial, fit_polynomial
+from msign.inference.methods.polynomial import LATEST, Polynomial, fit_polynomial
 from msign.inference.methods.pool import PoolState, add_to_pool, init_pool
 from msign.inference.simulate import Simulated
 from msign.inference.target import Tempered
@@ -51,6 +51,9 @@ class Emulator(Method):
     @property
     def needs_observations(self) -> bool:
         return True
+
+    def fewest_fields(self, variables: int) -> int:
+        return LATEST  # what the polynomial misses falls with every field that it is given
 
     def init(self, stage: Stage) -> PoolState:
         return init_pool(stage, stage.simulator.problem.layout.m, Tempered(1.0))

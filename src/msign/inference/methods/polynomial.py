@@ -162,7 +162,7 @@ def _least_squares(
     scaled = root * design
     gram = (scaled.T @ scaled).astype(np.float64)
     coefficients = _solve(gram, scaled.T @ (root * features.astype(np.float32)))
-    missed = features - design @ coefficients
+    missed = features - design @ coefficients.astype(np.float32)
     # What the fit misses on its own fields, corrected for the terms that it has spent on them.
     spent = min(0.9, len(terms) * np.sum(weights**2))
     covariance = (missed * weights[:, None]).T @ missed / (1 - spent)

@@ -57,7 +57,7 @@ def add_to_pool(stage: Stage, state: PoolState, model: Variables, drawn: Simulat
     models = [combine(p, rest) for p in proposals]
     values = bounded_below(drawn.log_likelihood)
     pool = state.pool.add(drawn.s, values, drawn.log_ratio, models, drawn.features)
-    target = pool.raised(state.target, stage.bridge_ess * stage.round_size)
+    target = pool.raised(state.target, stage.bridge_ess * len(drawn.s))
     return PoolState(target, pool, proposals)
 
 

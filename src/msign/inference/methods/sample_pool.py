@@ -70,8 +70,8 @@ class SamplePool(eqx.Module):
             new.features[start:stop] = features
         for i, proposal in enumerate(proposals[:-1]):
             new.log_ratio[i, start:stop] = log_ratio(proposal, s)
-        for a in range(0, start, n):  # pieces of one size, so that they are compiled once
-            new.log_ratio[last, a : a + n] = log_ratio(proposals[-1], new.s[a : a + n])
+        if start:
+            new.log_ratio[last, :start] = log_ratio(proposals[-1], new.s[:start])
         new.log_ratio[last, start:stop] = own_ratio
         new.counts[last] = n
         return new
