@@ -268,6 +268,8 @@ def measured(task: dict[str, Any]) -> dict[str, Any]:
     found["per step"] = 1000 * seconds / found["steps"] if found["steps"] else None
     if posterior is None:
         return found
+    if task.get("keep"):
+        posterior.save(pathlib.Path(task["keep"]) / f"{task['row']} {task['seed']}")
     report = posterior.certificate()
     found |= {
         "dimension": problem.dim,
@@ -571,13 +573,11 @@ def stage_lines(row: str, runs: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
-def show_table(
-    rows: list[str], seeds: list[int], budget: int | None, out: pathlib.Path | None
-) -> None:
+def show_table(rows: list[str], seeds: list[int], out: pathlib.Path | None, **options: Any) -> None:
     print(HEADER, flush=True)
     results: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
-        results[row] = [run_task(row, seed, budget=budget) for seed in seeds]
+        results[row] = [run_task(row, seed, **options) for seed in seeds]
         print(row_line(row, results[row]), flush=True)
     fits = {row: runs for row, runs in results.items() if "stages" in runs[0]}
     if fits:
@@ -683,6 +683,7 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--budget", type=int, help="of every fit, instead of the problem's own")
     parser.add_argument("--json", type=pathlib.Path, help="file for all that the table rests on")
+    parser.add_argument("--keep", help="directory in which every posterior is saved")
     parser.add_argument("--smc", action="store_true", help=f"default rows: {', '.join(COMPARED)}")
     parser.add_argument("--times", type=float, default=20, help="most simulations of SMC, over nFS")
     parser.add_argument("--growth", action="store_true")
@@ -703,7 +704,8 @@ def main() -> None:
     elif options.smc:
         show_smc(options.rows or list(COMPARED), options.seeds, options.budget, options.times)
     else:
-        show_table(options.rows or list(WANTED), options.seeds, options.budget, options.json)
+        given = {"budget": options.budget, "keep": options.keep}
+        show_table(options.rows or list(WANTED), options.seeds, options.json, **given)
 
 
 if __name__ == "__main__":

@@ -114,7 +114,9 @@ def played(monkeypatch):
             simulator.nfs += n
             r = script[min(len(records), len(script) - 1)]
             log_ratio = np.full(n, r.jeffreys if r.bound is None else -r.bound)
-            return Simulated(np.full((n, 1), number(model)), log_ratio, np.zeros(n), np.zeros((n, 0)))
+            return Simulated(
+                np.full((n, 1), number(model)), log_ratio, np.zeros(n), np.zeros((n, 0))
+            )
 
         def report(log_weights) -> WeightReport:
             r = script[min(len(records), len(script) - 1)]
