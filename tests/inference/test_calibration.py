@@ -22,7 +22,7 @@ LEVEL = 1e-4
 # A problem whose posteriors are not Gaussian has to be trained: few cells, one scale. How far that
 # gets is not for this test: draws are corrected by their weights.
 CANDIDATES = 500
-TRAINED = dataclasses.replace(CONFIG, round_size=100, steps=100, rounds=3)
+TRAINED = dataclasses.replace(CONFIG, round_size=100, steps=50, rounds=2)
 LIKELIHOODS = {
     "Bernoulli": likelihoods.Bernoulli(),
     "StudentT": likelihoods.StudentT(NOISE, 3),

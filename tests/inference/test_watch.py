@@ -62,7 +62,7 @@ class Seen(list):
 def test_stage_activity_and_counts_are_true_and_go_on_after_a_resume(tmp_path, monkeypatch, capsys):
     seen = Seen(monkeypatch)
     with killed_after(FitFiles, 3):  # in the second stage
-        fit(growing_problem(), 1500, 0, tmp_path, config=CONFIG)
+        fit(growing_problem(), 1500, 0, tmp_path, config=CONFIG, report=False)
     before = [text for text, _, _ in seen]
     assert before[:4] == [
         "trying the problem",
@@ -75,7 +75,7 @@ def test_stage_activity_and_counts_are_true_and_go_on_after_a_resume(tmp_path, m
     lines = capsys.readouterr().err.splitlines()
     assert [line[:14] for line in lines if "done" in line] == ["stage 1/2 done"]
     seen.clear()
-    fit(growing_problem(), 1500, 0, tmp_path, resume=True, config=CONFIG)
+    fit(growing_problem(), 1500, 0, tmp_path, resume=True, config=CONFIG, report=False)
     assert "stage 2/2  simulating" in [text for text, _, _ in seen]
     assert min(nfs for text, nfs, _ in seen if text.startswith("stage")) >= stopped
     assert seen[-1][0] == "stage 2/2  certifying"
