@@ -38,12 +38,14 @@ class Taken(NamedTuple):
 
     Attributes:
         wall: Of the fastest one, by the clock.
-        used: Of processors on average, here and elsewhere, as they were counted.
-        alone: Of processors, had the batch had a core to itself, see `measured`.
+        used: Of processors, here and elsewhere, as they were counted.
+        work: The same without what an idle cluster uses meanwhile, see `measured`.
+        alone: Of processors, had the batch had a core to itself.
     """
 
     wall: float
     used: float
+    work: float
     alone: float
 
 
@@ -75,32 +77,38 @@ def measured(places, u, gradient, repeats):
     nobody asks for anything, a share r of a core, is therefore measured first. A batch that used
     `used` seconds of processors in `wall` seconds has used - r wall seconds of work, which take
     (used - r wall) / (1 - r) seconds on a core that does nothing but this work and the waking up.
-    For places that need no cluster the share is taken off and not put back.
+    For places that need no cluster the share is taken off and not put back. It is measured before
+    and after the batches. Seconds are medians: one batch that another program drove out of the
+    caches does not decide.
 
     Two batches before these compile and size everything.
     """
-    scale, taken, idle = places[0].simulator.problem.scales, [], []
+    scale, taken = places[0].simulator.problem.scales, []
     for place in places:
         for _ in range(WARM_UP):
             place.simulator.evaluate(u, scale, gradient)
-    for place in places:
-        before = place.counted()
-        time.sleep(IDLE)
-        used, wall = place.counted() - before
-        idle.append(used / wall)
+    idle = [_idle(place) for place in places]
     for _ in range(repeats):
         for place in places:
             before = place.counted()
             place.simulator.evaluate(u, scale, gradient)
             taken.append(place.counted() - before)
+    idle = [(before + _idle(place)) / 2 for before, place in zip(idle, places, strict=True)]
     found = []
     for i, (place, share) in enumerate(zip(places, idle, strict=True)):
-        own = np.array(taken[i :: len(places)])
-        used, wall = own.mean(0)
-        work = used - share * wall
-        counted, alone = (used, work / (1 - share)) if place.cluster else (work, work)
-        found.append(Taken(own[:, 1].min(), counted, alone))
+        used, wall = np.array(taken[i :: len(places)]).T
+        work = np.median(used - share * wall)
+        counted, alone = (np.median(used), work / (1 - share)) if place.cluster else (work, work)
+        found.append(Taken(wall.min(), counted, work, alone))
     return found
+
+
+def _idle(place):
+    """The share of a core that is used while nobody asks for anything."""
+    before = place.counted()
+    time.sleep(IDLE)
+    used, wall = place.counted() - before
+    return used / wall
 
 
 def local_cluster(threads):
@@ -146,13 +154,18 @@ def elliptic(size, fields, repeats):
             here, on_dask, in_process = measured(places, u, gradient, repeats)
         what = "with gradients" if gradient else "values"
         print(f"elliptic {size} x {size}, {fields} fields, {what}")
-        print(f"  {'':15}    clock  processors  on a core of its own")
-        print(f"  {'here':15}  {here.wall:5.2f} s     {here.used:5.2f} s  {here.alone:5.2f} s")
+        print(f"  {'':15}    clock  processors  without idle Dask  on a core of its own")
+        print(_row("here", here, "7.2f"))
         for name, taken in (("one Dask worker", on_dask), ("one process", in_process)):
-            clock, used, alone = (b / a - 1 for a, b in zip(here, taken, strict=True))
-            print(f"  {name:15}  {taken.wall:5.2f} s     {taken.used:5.2f} s  {taken.alone:5.2f} s")
-            print(f"  {'  overhead':15}  {clock:+7.0%}     {used:+7.0%}  {alone:+7.0%}")
+            print(_row(name, taken, "7.2f"))
+            overhead = Taken(*(b / a - 1 for a, b in zip(here, taken, strict=True)))
+            print(_row("  overhead", overhead, "+7.0%"))
     print(f"wanted below {WANTED_OVERHEAD:.0%}")
+
+
+def _row(name, taken, form):
+    wall, used, work, alone = (format(value, form) for value in taken)
+    return f"  {name:15}  {wall}     {used}            {work}               {alone}"
 
 
 def main():
@@ -160,7 +173,7 @@ def main():
     parser.add_argument("--fields", type=int, default=4000, help="Of the elliptic problem.")
     parser.add_argument("--slow-fields", type=int, default=640, help="That sleep.")
     parser.add_argument("--size", type=int, default=64)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=7)
     given = parser.parse_args()
     sleeper(given.slow_fields, given.repeats)
     elliptic(given.size, given.fields, given.repeats)

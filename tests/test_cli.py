@@ -123,6 +123,15 @@ def completions(words: str, monkeypatch) -> list[str]:
     return runner.invoke(app, [], prog_name="msign").output.split()
 
 
+def test_a_folder_without_runs_is_no_mistake_unless_it_was_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    first = runner.invoke(app, ["runs"])
+    assert first.exit_code == 0 and "no runs here" in first.output
+    assert json.loads(runner.invoke(app, ["runs", "--json"]).output) == []
+    named = runner.invoke(app, ["runs", "elsewhere"])
+    assert named.exit_code == 1 and "folder must be a directory" in named.output
+
+
 def test_a_shell_completes_commands_problems_flows_and_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").touch()

@@ -41,14 +41,15 @@ def check(
 
 
 def runs(
-    folder: Annotated[pathlib.Path, typer.Argument(help="Where to look.")] = pathlib.Path("runs"),
+    folder: Annotated[pathlib.Path | None, typer.Argument(help="Where to look: `runs`.")] = None,
     as_json: Json = False,
 ) -> None:
     """List runs with their verdicts, the latest last."""
     from msign.experiments.runs import find_runs, runs_lines
 
+    usual = pathlib.Path("runs")
     with one_line_errors():
-        found = find_runs(folder)
+        found = find_runs(folder or usual) if folder or usual.exists() else []
     show(runs_lines(found), [run._asdict() for run in found], as_json)
 
 

@@ -63,6 +63,15 @@ def test_what_coarse_scales_lose():
     assert f"{text}: without inflate=0" in "\n".join(checked_lines(plain))
 
 
+def test_one_scale_that_is_off_is_one():
+    problem = msign.InverseProblem(
+        PRIOR, lambda x: x[:, :2].mean(1)[:, None], [0.0], noise_std=1e-3
+    )
+    assert "\nscale 1 is off by more than the noise: a run adds that to its noise" in "\n".join(
+        checked_lines(check_problem(problem, n=8))
+    )
+
+
 def test_without_derivative_without_noise_and_a_log_likelihood():
     plain = msign.InverseProblem(PRIOR, lambda x: np.asarray(x)[:, :2], [1, 0],
                                  likelihood=msign.likelihoods.Poisson())  # fmt: skip

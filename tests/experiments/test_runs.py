@@ -23,7 +23,7 @@ def test_runs_are_found_with_their_states(tmp_path):
     assert set(found) == {"done", "half", "bad"}
     assert found["done"].state in ("GOOD", "ROUGH", "NOT RELIABLE") and found["done"].nfs > 0
     assert found["half"].state == "unfinished" and "--resume" in found["half"].text
-    assert "1 stages" in found["half"].text
+    assert "after 1 stage;" in found["half"].text
     assert found["bad"].state == "damaged" and "config.json" in found["bad"].text
     assert len(runs_lines(find_runs(tmp_path))) == 4
 

@@ -1,6 +1,7 @@
 """UM-Bridge over loopback: our client against its package's server, its client against ours."""
 
 import contextlib
+import json
 import socket
 import subprocess
 import sys
@@ -10,11 +11,13 @@ import time
 import numpy as np
 import pytest
 import umbridge as package
+from typer.testing import CliRunner
 
 from conformance import SMALL_INFORMED
 from helpers import refused
 from msign import FitConfig, Informed, InverseProblem, LaplacePrior, fit
-from msign.problems import SimulationError, Simulator, SimulatorUnavailable, umbridge
+from msign.cli import app
+from msign.problems import SimulationError, Simulator, SimulatorUnavailable, elliptic, umbridge
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -32,6 +35,7 @@ import umbridge
 WEIGHTS = np.array({weights})
 
 class Model(umbridge.Model):
+    calls = 0
     def get_input_sizes(self, config): return [1, 3]
     def get_output_sizes(self, config): return [2, 1]
     def supports_evaluate(self): return True
@@ -43,12 +47,18 @@ class Model(umbridge.Model):
         if config.get("strange") and x[0] < 0:
             return [[float("nan"), 0.0], [0.0]]
         time.sleep(config.get("seconds", 0.0))
-        y = np.tanh(WEIGHTS @ x)
+        self.calls += 1
+        if "ends" in config and self.calls > 400 and not os.path.exists(config["ends"]):
+            open(config["ends"], "w").close()
+            os._exit(1)
+        y = WEIGHTS @ x
+        y = y if config.get("linear") else np.tanh(y)
         return [y[:2].tolist(), y[2:].tolist()]
     def gradient(self, out_wrt, in_wrt, parameters, sens, config):
         x = np.concatenate(parameters)
         own = slice(0, 2) if out_wrt == 0 else slice(2, 3)
-        slope = (1 - np.tanh(WEIGHTS[own] @ x) ** 2) * np.array(sens)
+        slope = 1.0 if config.get("linear") else 1 - np.tanh(WEIGHTS[own] @ x) ** 2
+        slope = slope * np.array(sens)
         pulled = WEIGHTS[own].T @ slope
         return (pulled[:1] if in_wrt == 0 else pulled[1:]).tolist()
 
@@ -210,6 +220,47 @@ def test_a_server_killed_and_started_again_costs_a_pause_only():
     np.testing.assert_array_equal(found.log_prob(x), whole.log_prob(x))
 
 
+REMOTE = """
+import msign
+prior = msign.LaplacePrior((2, 2), alpha=0.5, beta=3.0)
+config = {config!r}
+data = [0.2, 0.1, 0.3]
+problem = msign.problems.umbridge({url!r}, "forward", prior, data, 0.2, config=config, chunk=50)
+"""
+
+
+def test_msign_run_solves_what_another_process_simulates_and_outlives_its_end(tmp_path):
+    mark, file, out = tmp_path / "ended", tmp_path / "remote.py", tmp_path / "run"
+    with serving(script(True)) as server:
+        file.write_text(REMOTE.format(url=server.url, config={"linear": True, "ends": str(mark)}))
+        options = ["--budget", "1500", "--seed", "3", "--out", str(out)]
+        with started_again(server):
+            ended = CliRunner().invoke(app, ["run", f"{file}:problem", *options])
+    assert ended.exit_code == 0, ended.output
+    found = json.loads((out / "summary.json").read_text())
+    assert mark.exists() and found["failures"] == 0
+    assert found["verdict"].startswith("GOOD")
+
+
+@contextlib.contextmanager
+def started_again(server):
+    """A block in which a server whose process ends is started again, half a second later."""
+    over = threading.Event()
+
+    def watch():
+        while not over.wait(0.5):
+            if server.process.poll() is not None:
+                server.start()
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
+
+
 def test_a_server_that_stays_away_ends_the_run_whatever_the_policy():
     with serving(script(False)) as server:
         options = {"on_failure": "reject", "patience": 0.5}
@@ -242,3 +293,16 @@ def test_the_packages_client_evaluates_what_msign_serves(tmp_path):
         np.testing.assert_allclose(client([x.tolist()])[0], forward(x[None])[0], **single)
         pulled = client.gradient(0, 0, [x.tolist()], c.tolist())
         np.testing.assert_allclose(pulled, vjp(x[None], c[None])[0], **single)
+
+
+def test_the_packages_client_evaluates_the_elliptic_model():
+    command = "from msign.cli import app; app()"
+    with serving(["-c", command, "serve", "elliptic", "--size", "16", "--port"]) as server:
+        client = package.HTTPModel(server.url, "elliptic")
+        assert client.get_input_sizes() == [256] and client.get_output_sizes() == [15]
+        x, c = np.random.default_rng(5).normal(size=(1, 16, 16)), np.arange(15.0)
+        here = elliptic(16)
+        observed = client([x.ravel().tolist()])[0]
+        np.testing.assert_allclose(observed, here.forward(x)[0], rtol=1e-12)
+        pulled = client.gradient(0, 0, [x.ravel().tolist()], c.tolist())
+        np.testing.assert_allclose(pulled, here.vjp(x, c[None])[0].ravel(), rtol=1e-9)

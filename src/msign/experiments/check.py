@@ -205,7 +205,8 @@ def _about_errors(found: Checked) -> list[str]:
     off = [e.scale for e in found.errors if e.in_noise > 1]
     if not off or found.misfit is None:
         return []
-    done = "a run adds that to their noise"
-    if not found.inflate:
-        done = "without inflate=0 a run would add that to their noise"
-    return [f"scales up to {max(off)} are off by more than the noise: {done}", ""]
+    which, whose = (
+        (f"scales up to {max(off)} are", "their") if max(off) > 1 else ("scale 1 is", "its")
+    )
+    done = "a run adds" if found.inflate else "without inflate=0 a run would add"
+    return [f"{which} off by more than the noise: {done} that to {whose} noise", ""]

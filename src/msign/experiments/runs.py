@@ -67,7 +67,7 @@ def _read(path: pathlib.Path, blank: Found) -> Found:
         known = blank._replace(problem=str(config["problem"]), dimension=int(config["dimension"]))
     if not (path / "summary.json").exists():
         stages = sum(1 for _ in path.glob("stage_*.npz"))
-        text = f"stopped after {stages} stages; go on with --resume"
+        text = f"stopped after {stages} stage{'' if stages == 1 else 's'}; go on with --resume"
         return known._replace(state="unfinished", text=text)
     with taken_from(path / "summary.json"):
         summary: dict[str, Any] = files.read_json("summary.json")
