@@ -33,7 +33,7 @@ def noisy(params, key):
 
 def descended(steps, rate=0.05, loss=noisy, start=(0.0, 0.0)):
     keys = jr.split(jr.key(seeded(0)), steps)
-    return descend(loss, jnp.asarray(start), keys, jnp.asarray(rate), clip_norm=1.0)
+    return descend(loss, jnp.asarray(start), keys, jnp.asarray(rate), muon(1.0))
 
 
 def test_descends_to_the_minimum_of_the_expected_loss():
@@ -94,7 +94,7 @@ def test_each_step_has_its_own_input():
     def loss(params, given):
         return given["sign"] * params["w"][given["at"]]
 
-    found, last = descend(loss, params, inputs, jnp.asarray(0.1), clip_norm=1.0)
+    found, last = descend(loss, params, inputs, jnp.asarray(0.1), muon(1.0))
     expected, optimiser, rate = jnp.zeros(2), muon(1.0), schedule(3)
     state = optimiser.init(expected)
     for k, gradient in enumerate(([1.0, 0.0], [-1.0, 0.0], [0.0, 1.0])):

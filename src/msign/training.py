@@ -1,8 +1,8 @@
 """Gradient descent as every kind of training here uses it: what is trained, its steps, a schedule.
 
-Networks on whole fields follow Adam. Flows of few variables, whose weights are stacks of small
-matrices, follow Muon: momentum with all singular values made equal, so that directions of small
-gradients move as well.
+Networks on whole fields, and what learns from a pool, follow Adam. What learns from an emulator,
+flows of many variables whose weights are stacks of matrices, follows Muon: momentum with all
+singular values made equal, so that directions of small gradients move as well.
 """
 
 import functools
@@ -80,15 +80,15 @@ def descend(
     params: PyTree,
     inputs: PyTree,
     learning_rate: Array,
-    clip_norm: float,
+    optimiser: optax.GradientTransformation,
 ) -> tuple[PyTree, Array]:
-    """Parameters after a step of Muon with each of the inputs (first axis), for compiled code.
+    """Parameters after an optimiser's step with each of the inputs (first axis), for compiled code.
 
     Returns the mean loss of the last tenth of the steps as well. What is no stack of matrices is
     one vector on the way: updated by a few operations, not by a few for each array.
     """
     steps = len(jax.tree.leaves(inputs)[0])
-    optimiser, rate = muon(clip_norm), schedule(steps)
+    rate = schedule(steps)
     parts, joined = _stacks_and_rest(params)
 
     def step(carry: tuple[Any, ...], given: PyTree) -> tuple[tuple[Any, ...], Array]:

@@ -22,7 +22,7 @@ from msign.inference.methods.pool import PoolState, add_to_pool, init_pool
 from msign.inference.simulate import Simulated
 from msign.inference.target import Tempered
 from msign.noise import on_device
-from msign.training import combine, descend, split_trainable
+from msign.training import combine, descend, muon, split_trainable
 from msign.variables import Variables
 
 
@@ -117,4 +117,5 @@ def _steps(
         s = jax.lax.stop_gradient(moved)
         return objective(model, Batch(z, s, *jax.vmap(emulated.log_likelihood)(s), moved))
 
-    return descend(loss, trainable, jr.split(key, steps), learning_rate, clip_norm)
+    keys = jr.split(key, steps)
+    return descend(loss, trainable, keys, learning_rate, muon(clip_norm))

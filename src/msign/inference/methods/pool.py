@@ -19,7 +19,7 @@ from msign.inference.methods.sample_pool import SamplePool
 from msign.inference.simulate import Simulated
 from msign.inference.target import Tempered, bounded_below
 from msign.noise import generator, on_device
-from msign.training import combine, descend, split_trainable
+from msign.training import adam, combine, descend, split_trainable
 from msign.variables import Variables, draw, in_pieces
 
 WATCHED, STRAYS = 2**16, 256  # samples among which strays are looked for, and most that are taken
@@ -226,4 +226,4 @@ def _steps(
         strays = jnp.mean(jnp.maximum(0.0, density - bound(moved)))
         return pool_jeffreys(model.backward(s)[1], target, measure) + strays
 
-    return descend(loss, trainable, minibatches, learning_rate, clip_norm)
+    return descend(loss, trainable, minibatches, learning_rate, adam(clip_norm))
