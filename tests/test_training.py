@@ -116,7 +116,7 @@ def test_stacks_of_matrices_move_in_all_directions_alike():
     def loss(params, _):
         return jnp.sum(params["stack"] * gradient) + params["bias"].sum()
 
-    found, _ = descend(loss, params, jnp.zeros(1), jnp.asarray(0.1), clip_norm=1e3)
+    found, _ = descend(loss, params, jnp.zeros(1), jnp.asarray(0.1), muon(1e3))
     values = np.linalg.svd(found["stack"], compute_uv=False)
     assert np.all(values[:, 0] < 2 * values[:, -1])  # and so in each matrix of the stack
     # Its root mean square is ADAM_RMS of the rate, where Adam's, for one step, is the rate.
