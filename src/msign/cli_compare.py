@@ -86,7 +86,7 @@ def numbers(name: str, text: str) -> tuple[int, ...]:
 
 
 def scale_numbers(text: str, scales: int) -> tuple[int, ...]:
-    """Scales as people name them, of a problem with so many."""
+    """Numbers of the scales that a text names: all, L for the finest, or a list."""
     if text == "all":
         return tuple(range(1, scales + 1))
     return (scales,) if text == "L" else numbers("scale", text)

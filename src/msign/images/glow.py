@@ -49,7 +49,7 @@ class Glow(eqx.Module):
 
     Args:
         lattice: Of the images, with channels.
-        scales: Number of levels; sides are halved so many times.
+        scales: Number of levels; sides are halved as often.
         flow: Blocks and hidden channels; entry l of a tuple is that of `MsIGN`'s scale l, the
             coarsest first.
         mean: Subtracted from the images.

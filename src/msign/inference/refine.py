@@ -125,7 +125,7 @@ class Refined(NamedTuple):
         return f"GOOD: {figures}. (A mode that the flow never visits is still not found.)"
 
     def _try(self, budget: float, particles: float, *more: str) -> str:
-        """So many times the simulations and the particles, and more options.
+        """What to try: these times the simulations and the particles, and more options.
 
         Errors fall with the square root of the particles; more simulations for as many of them are
         more moves for each.

@@ -28,7 +28,7 @@ from msign.variables import Variables
 
 @dataclasses.dataclass(frozen=True)
 class Emulator(Method):
-    """Train pathwise on fresh samples of the emulated target, which true simulations judge.
+    """Train pathwise on fresh samples of the emulated target, which true simulations assess.
 
     Attributes:
         steps: Gradient steps per round.

@@ -3,7 +3,7 @@
 A flow of many variables learns little from each simulation: one number, its likelihood. The
 simulations of a stage say much more, m observations each. A polynomial through these, fitted in
 closed form, is a target that costs nothing to evaluate and differentiate, so that the flow can be
-trained on as many samples as it likes; true simulations judge what it has learned.
+trained on as many samples as it likes; true simulations assess what it has learned.
 
 What the polynomial misses, its own error and the part of the observations that the other
 directions of the field move, has a covariance, which is added to that of Gaussian noise; other
