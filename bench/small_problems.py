@@ -89,6 +89,27 @@ def two_modes(size: int = 8) -> msign.InverseProblem:
     return msign.problems.synthetic(size)
 
 
+def uneven_modes(size: int = 16) -> msign.InverseProblem:
+    """Two narrow modes of one variable, a third and two thirds of the mass."""
+    return _one_coordinate("uneven modes", size, lambda a: a**2 + 0.3 * a, 2.0)
+
+
+def six_modes(size: int = 16) -> msign.InverseProblem:
+    """Six narrow modes of one variable, of 0.5 to 41 percent."""
+    return _one_coordinate("six modes", size, lambda a: jnp.sin(3 * a), 0.5)
+
+
+def skewed(size: int = 16) -> msign.InverseProblem:
+    """One mode of one variable."""
+    return _one_coordinate("skewed", size, jnp.exp, 3.0)
+
+
+def _one_coordinate(
+    name: str, size: int, forward: Callable[[Any], Any], data: float
+) -> msign.InverseProblem:
+    return few_coordinates(name, size, 1, lambda c: forward(c[:, :1]), [data], 0.1)
+
+
 def linear() -> msign.InverseProblem:
     """24 x 40 cells, 60 random averages: the posterior is Gaussian."""
     prior = msign.LaplacePrior((24, 40), alpha=0.5, beta=3.0)

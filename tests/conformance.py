@@ -203,7 +203,7 @@ BIJECTIONS: dict[str, Case] = {
     "SplineCoupling": Case(lambda: spline_coupling([True, False, False], 1), masked=True),
     "SplineCoupling room": Case(lambda: spline_coupling([True, False, False], 2), masked=True),
     "SplineMap": Case(lambda: SplineMap(3, knots=4, interval=6.0), masked=True),
-    "DenseCoupling": Case(lambda: DenseCoupling(KEY, [True, False, True], 5), masked=True),
+    "DenseCoupling": Case(lambda: DenseCoupling(KEY, [True, False, True], 2, 5), masked=True),
     "informed_stack 1": Case(lambda: informed_stack(KEY, 1, INFORMED), masked=True),
     "informed_stack 5": Case(lambda: informed_stack(KEY, 5, INFORMED), masked=True),
     "informed_flow inner": Case(lambda: grown((2, "inner"), (4, "inner")), masked=True),

@@ -50,7 +50,7 @@ UPDATE_ERROR = STEPS * RATE * 100 * BATCH * EPS / 1e-8
 ONE_VARIABLE = Informed(InformedConfig(max_rank=1, blocks=2, hidden=4))
 METHODS = {
     "Pool": (Pool(steps=STEPS, batch=BATCH), FLOWS["Informed"]),
-    "Pool, least squares": (Pool(iterations=1, fitted=BATCH), ONE_VARIABLE),
+    "Pool, one variable": (Pool(), ONE_VARIABLE),
     "Emulator": (Emulator(steps=STEPS, batch=BATCH), FLOWS["Informed"]),
     "Fresh": (Fresh(steps=STEPS, batch=BATCH, objective=PathwiseJeffreys()), FLOWS["Glow"]),
     "Cells": (Cells(steps=STEPS, batch=BATCH), Cellwise()),

@@ -156,6 +156,19 @@ def test_a_density_of_two_modes():
         np.testing.assert_allclose(modes.fractions[0], 0.4, atol=0.03 + 3 * modes.stderr[0])
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("far", [12.0, 20.0])
+def test_a_far_group_of_fewer_points_than_a_peak_needs_is_no_mode(far):
+    for s in range(10):
+        rng = np.random.default_rng(seeded(70 + s))
+        points = np.concatenate([rng.normal(size=180), far + rng.normal(size=20)])[:, None]
+
+        def density(x):
+            return np.logaddexp(np.log(9) - 0.5 * x[:, 0] ** 2, -0.5 * (x[:, 0] - far) ** 2)
+
+        assert len(find_modes(points, log_density=density).fractions) == 1
+
+
 def test_bad_points_are_refused():
     with refused("points", "(n, m)"):
         find_modes(np.zeros(5))

@@ -270,17 +270,6 @@ def test_a_whole_round_decides_whether_a_model_is_good_enough(played, whole):
     assert len(found.records) == (2 if whole < TOLERANCE else 3)
 
 
-@pytest.mark.parametrize(
-    ("jeffreys", "stderr", "good"),
-    [(0.9, 0.0, True), (1.5, 0.6, True), (1.5, 0.4, False), (2.5, 2.0, False)],
-)
-def test_the_tolerance_may_be_exceeded_by_an_error_no_larger_than_itself(
-    played, jeffreys, stderr, good
-):
-    found = played([Round(jeffreys * TOLERANCE, stderr=stderr * TOLERANCE)], rounds=2)
-    assert len(found.records) == (1 if good else 2)
-
-
 # --- every method on a true problem ---------------------------------------------------------------
 
 

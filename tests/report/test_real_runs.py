@@ -59,11 +59,8 @@ def problem(forward: Any, data: float, noise: float, **options: Any) -> InverseP
 QUICK = {"round_size": 400, "certificate": 400, "flow": Informed()}
 RUNS = {
     "good": (problem(average, 0.5, 0.3), FitConfig(**QUICK)),
-    # One step, towards a posterior of which the prior sees next to nothing.
-    "under-trained": (
-        problem(square, 2.0, 0.002),
-        FitConfig(**QUICK, rounds=1, method=Pool(iterations=1)),
-    ),
+    # Never trained, far from a posterior of which the prior sees next to nothing.
+    "under-trained": (problem(square, 2.0, 0.002), FitConfig(**QUICK, rounds=1)),
     "rejected": (problem(possible, 0.1, 0.3, on_failure="reject"), FitConfig(**QUICK, rounds=3)),
     "lost a mode": (problem(square, 0.5, 0.1), FitConfig(**QUICK, method=OneSided(steps=300))),
 }

@@ -56,20 +56,23 @@ class DenseCoupling(AbstractBijection):
     Args:
         key: Of the conditioner's initial weights.
         moved: Which variables move, a boolean for each.
+        candidates: Room for moved variables, at least as many as `moved` has.
         hidden: Width of the conditioner.
     """
 
     shape: tuple[int, ...]
     cond_shape: None
     moved: Array
+    picked: Array
     conditioner: Conditioner
 
-    def __init__(self, key: PRNGKeyArray, moved: ArrayLike, hidden: int):
-        self.moved = jax.device_put(np.asarray(moved, bool))
-        rank = self.moved.shape[0]
-        self.shape = (rank,)
+    def __init__(self, key: PRNGKeyArray, moved: ArrayLike, candidates: int, hidden: int):
+        moves = np.asarray(moved, bool)
+        self.moved = jax.device_put(moves)
+        self.picked = _picking(moves, candidates)
+        self.shape = moves.shape
         self.cond_shape = None
-        self.conditioner = Conditioner(key, rank, hidden, 2 * rank)
+        self.conditioner = Conditioner(key, len(moves), hidden, 2 * candidates)
 
     def transform_and_log_det(
         self, x: Array, condition: Array | None = None
@@ -82,43 +85,53 @@ class DenseCoupling(AbstractBijection):
         return (y - shift) * jnp.exp(-log_scale), -log_scale.sum()
 
     def _numbers(self, x: Array) -> tuple[Array, Array]:
+        picked = paramax.unwrap(self.picked)
         raw = self.conditioner(jnp.where(self.moved, 0.0, x)).reshape(2, -1)
-        log_scale, shift = jnp.where(self.moved, raw, 0.0)
+        log_scale, shift = _product(raw, picked)
         return bounded(log_scale, MAX_LOG_SCALE), shift
 
 
 def widened(fresh: DenseCoupling, coupling: DenseCoupling) -> DenseCoupling:
-    """A coupling (or a stack of them) that does the same to its variables, and nothing to more.
+    """A stack of couplings that do the same to their variables, and nothing to more.
 
-    `fresh` is a coupling of all variables; it says which of the new ones will be moved.
+    `fresh` are couplings of all variables; they say which of the new ones will be moved.
     """
     old, rank = coupling.moved.shape[-1], fresh.moved.shape[-1]
     net = coupling.conditioner
     moved = np.array(fresh.moved)
-    moved[..., :old] = coupling.moved
-    more = ((0, 0), (0, rank - old))
-    stack = ((0, 0),) * (moved.ndim - 1)
+    moved[:, :old] = coupling.moved
+    room = int(moved.sum(1).max())
+    picked = jax.tree.map(lambda *a: jnp.stack(a), *(_picking(each, room) for each in moved))
+    blocks, more = len(moved), room - net.last_bias.shape[1] // 2
 
-    def of_each_variable(a: Array, *behind: tuple[int, int]) -> Array:
-        """Log-scales and shifts, with zeros for those of new variables."""
-        pairs = np.asarray(a).reshape(*moved.shape[:-1], 2, old, *a.shape[moved.ndim :])
-        pairs = np.pad(pairs, (*stack, *more, *behind))
-        return on_device(pairs.reshape(*moved.shape[:-1], 2 * rank, *a.shape[moved.ndim :]))
+    def of_each_variable(a: Array) -> Array:
+        """Log-scales and shifts, with zeros for those of new variables, which come behind."""
+        pairs = np.asarray(a).reshape(blocks, 2, -1, *a.shape[2:])
+        pairs = np.pad(pairs, [(0, 0), (0, 0), (0, more), *[(0, 0)] * (a.ndim - 2)])
+        return on_device(pairs.reshape(blocks, 2 * room, *a.shape[2:]))
 
     assert net.first is not None
-    first = on_device(np.pad(np.asarray(net.first), (*stack, *more)))
-    last, last_bias = of_each_variable(net.last, (0, 0)), of_each_variable(net.last_bias)
+    first = on_device(np.pad(np.asarray(net.first), ((0, 0), (0, 0), (0, rank - old))))
+    last, last_bias = of_each_variable(net.last), of_each_variable(net.last_bias)
     kept = (first, net.first_bias, net.middle, net.middle_bias, last, last_bias)
     return eqx.tree_at(
-        lambda c: (c.moved, *jax.tree.leaves(c.conditioner)), fresh, (jax.device_put(moved), *kept)
+        lambda c: (c.moved, c.picked, *jax.tree.leaves(c.conditioner)),
+        fresh,
+        (jax.device_put(moved), picked, *kept),
     )
+
+
+def _picking(moved: np.ndarray, candidates: int) -> Array:
+    """Ones and zeros `(candidates, variables)` that pick the moved variables by a product.
+
+    So couplings that move different variables have the same structure, and stack into one `Scan`.
+    """
+    order = np.argsort(~moved, kind="stable")[:candidates]
+    return paramax.non_trainable(on_device(np.eye(len(moved))[order] * moved))
 
 
 class SplineCoupling(AbstractBijection):
     """Rational quadratic splines of some variables given the others; the identity at the start.
-
-    `candidates` variables pass through splines, picked by a product with ones and zeros, so that
-    couplings that move different variables have the same structure and stack into one `Scan`.
 
     Args:
         key: Of the conditioner's initial weights.
@@ -146,13 +159,13 @@ class SplineCoupling(AbstractBijection):
         interval: float,
     ):
         moves = np.asarray(moved, bool)
-        rank, order = len(moves), np.argsort(~moves, kind="stable")[:candidates]
         self.moved = jax.device_put(moves)
-        self.picked = paramax.non_trainable(on_device(np.eye(rank)[order] * moves))
-        self.shape = (rank,)
+        self.picked = _picking(moves, candidates)
+        self.shape = moves.shape
         self.cond_shape = None
         self.interval = interval
-        self.conditioner = Conditioner(key, rank, hidden, candidates * spline_numbers(knots))
+        outputs = candidates * spline_numbers(knots)
+        self.conditioner = Conditioner(key, len(moves), hidden, outputs)
 
     def transform_and_log_det(
         self, x: Array, condition: Array | None = None

@@ -21,8 +21,7 @@ from jaxtyping import Array
 
 from msign.noise import on_device
 
-MIN_BIN = 1e-3  # smallest width, height and derivative
-ONE = math.log(math.expm1(1 - MIN_BIN))  # softplus(ONE) + MIN_BIN = 1
+MIN_BIN = 1e-3  # smallest width, height and derivative of a spline that is trained
 
 
 def spline_numbers(bins: int) -> int:
@@ -37,27 +36,45 @@ class SplineMap(AbstractBijection):
         rank: Number of variables.
         knots: Bins of a spline.
         interval: Splines act on [-interval, interval] and are the identity outside.
+        least: Smallest width, height and derivative.
     """
 
     shape: tuple[int, ...]
     cond_shape: None
     numbers: Array
     interval: float = eqx.field(static=True)
+    least: float = eqx.field(static=True)
 
-    def __init__(self, rank: int, knots: int, interval: float):
+    def __init__(self, rank: int, knots: int, interval: float, least: float = MIN_BIN):
         self.shape = (rank,)
         self.cond_shape = None
         self.numbers = on_device(np.zeros((spline_numbers(knots), rank)))
         self.interval = interval
+        self.least = least
+
+    @property
+    def knots(self) -> int:
+        """Bins of a spline."""
+        return (self.numbers.shape[-2] + 1) // 3
+
+    def through(self, x: np.ndarray, y: np.ndarray, slopes: np.ndarray) -> "SplineMap":
+        """The spline of one variable from inner knots x to y, with these derivatives there."""
+        ends = np.array([-self.interval, self.interval])
+        sizes = [np.diff(np.sort(np.concatenate([ends, inner]))) for inner in (x, y)]
+        fractions = [np.log(np.maximum(size - self.least, 1e-3 * self.least)) for size in sizes]
+        beyond = np.maximum(slopes - self.least, 1e-3 * self.least)
+        raw = beyond + np.log(-np.expm1(-beyond)) - _one(self.least)  # inverse of softplus
+        numbers = np.concatenate([*fractions, raw])[:, None]
+        return eqx.tree_at(lambda spline: spline.numbers, self, on_device(numbers))
 
     def transform_and_log_det(
         self, x: Array, condition: Array | None = None
     ) -> tuple[Array, Array]:
-        y, log_slope = spline_forward(x, self.numbers, self.interval)
+        y, log_slope = spline_forward(x, self.numbers, self.interval, self.least)
         return y, log_slope.sum()
 
     def inverse_and_log_det(self, y: Array, condition: Array | None = None) -> tuple[Array, Array]:
-        x, log_slope = spline_inverse(y, self.numbers, self.interval)
+        x, log_slope = spline_inverse(y, self.numbers, self.interval, self.least)
         return x, log_slope.sum()
 
 
@@ -72,36 +89,47 @@ class _Bin(NamedTuple):
     right: Array
 
 
-def spline_forward(x: Array, numbers: Array, interval: float) -> tuple[Array, Array]:
+def spline_forward(
+    x: Array, numbers: Array, interval: float, least: float = MIN_BIN
+) -> tuple[Array, Array]:
     """Values `(c,)` through splines given by `(3 bins - 1, c)` numbers, and log-derivatives.
 
     The identity where all numbers are zero, and outside of [-interval, interval].
     """
-    return _spline(x, numbers, interval, False)
+    return _spline(x, numbers, interval, least, False)
 
 
-def spline_inverse(y: Array, numbers: Array, interval: float) -> tuple[Array, Array]:
+def spline_inverse(
+    y: Array, numbers: Array, interval: float, least: float = MIN_BIN
+) -> tuple[Array, Array]:
     """Inverse of `spline_forward`, and its log-derivatives."""
-    return _spline(y, numbers, interval, True)
+    return _spline(y, numbers, interval, least, True)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
-def _spline(v: Array, numbers: Array, interval: float, inverse: bool) -> tuple[Array, Array]:
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
+def _spline(
+    v: Array, numbers: Array, interval: float, least: float, inverse: bool
+) -> tuple[Array, Array]:
     """The derivative is computed anew on the way back, which costs less than to keep its parts."""
-    return _in_lanes(lambda v, k: _evaluated(v, k, interval, inverse), v, numbers)
+    return _in_lanes(lambda v, k: _evaluated(v, k, interval, least, inverse), v, numbers)
 
 
 def _spline_forward(
-    v: Array, numbers: Array, interval: float, inverse: bool
+    v: Array, numbers: Array, interval: float, least: float, inverse: bool
 ) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-    return _spline(v, numbers, interval, inverse), (v, numbers)
+    return _spline(v, numbers, interval, least, inverse), (v, numbers)
 
 
 def _spline_backward(
-    interval: float, inverse: bool, known: tuple[Array, Array], cotangent: tuple[Array, Array]
+    interval: float,
+    least: float,
+    inverse: bool,
+    known: tuple[Array, Array],
+    cotangent: tuple[Array, Array],
 ) -> tuple[Array, Array]:
     def pulled_back(v: Array, numbers: Array, *cotangent: Array) -> tuple[Array, Array]:
-        return jax.vjp(lambda v, k: _evaluated(v, k, interval, inverse), v, numbers)[1](cotangent)
+        given = lambda v, k: _evaluated(v, k, interval, least, inverse)  # noqa: E731
+        return jax.vjp(given, v, numbers)[1](cotangent)
 
     return _in_lanes(pulled_back, *known, *cotangent)
 
@@ -125,10 +153,12 @@ def _in_lanes(f: Callable[..., tuple[Array, Array]], *arrays: Array) -> tuple[Ar
     return one(*arrays)
 
 
-def _evaluated(v: Array, numbers: Array, interval: float, inverse: bool) -> tuple[Array, Array]:
+def _evaluated(
+    v: Array, numbers: Array, interval: float, least: float, inverse: bool
+) -> tuple[Array, Array]:
     inside = jnp.abs(v) < interval
     at = jnp.where(inside, v, 0.0)
-    b = _bin(at, numbers, interval, inverse)
+    b = _bin(at, numbers, interval, least, inverse)
     slope = b.height / b.width
     bend = b.right + b.left - 2 * slope
     if inverse:
@@ -150,10 +180,11 @@ def _evaluated(v: Array, numbers: Array, interval: float, inverse: bool) -> tupl
     return jnp.where(inside, out, v), jnp.where(inside, log_slope, 0.0)
 
 
-def _bin(v: Array, numbers: Array, interval: float, inverse: bool) -> _Bin:
+def _bin(v: Array, numbers: Array, interval: float, least: float, inverse: bool) -> _Bin:
     bins = (numbers.shape[0] + 1) // 3
-    widths, heights = (_sizes(raw, interval) for raw in (numbers[:bins], numbers[bins : 2 * bins]))
-    inner = jax.nn.softplus(numbers[2 * bins :] + ONE) + MIN_BIN
+    raw = numbers[:bins], numbers[bins : 2 * bins]
+    widths, heights = (_sizes(part, interval, least) for part in raw)
+    inner = jax.nn.softplus(numbers[2 * bins :] + _one(least)) + least
     end = jnp.ones_like(inner[:1])
     slopes = jnp.concatenate([end, inner, end])
     before = jnp.tril(jnp.ones((bins, bins), v.dtype), -1)  # a product is faster than a cumsum
@@ -171,6 +202,11 @@ def _product(a: Array, b: Array) -> Array:
     return jnp.tensordot(a, b, 1, precision=jax.lax.Precision.HIGHEST)
 
 
-def _sizes(raw: Array, interval: float) -> Array:
+def _sizes(raw: Array, interval: float, least: float) -> Array:
     """Positive sizes that fill [-interval, interval]."""
-    return MIN_BIN + (2 * interval - len(raw) * MIN_BIN) * jax.nn.softmax(raw, 0)
+    return least + (2 * interval - len(raw) * least) * jax.nn.softmax(raw, 0)
+
+
+def _one(least: float) -> float:
+    """The number of a derivative of one: softplus(_one) + least = 1."""
+    return math.log(math.expm1(1 - least))

@@ -31,6 +31,7 @@ from msign.bijections.triangular import TriangularMap
 from msign.bijections.whitened import Whitened
 from msign.noise import normal, on_device
 
+NARROW = 1e-6  # smallest width of a bin of a single variable: a valley between two modes
 MOMENT_SAMPLES = 8192  # of a flow, to standardise its variables by
 Growth = tuple[tuple[int, str], ...]  # number of variables and place of layers (`informed_flow`)
 
@@ -46,7 +47,7 @@ class InformedConfig:
             cost a fraction, and bend densities well enough where each has many others to lean on.
         blocks: Affine couplings of a flow.
         splines: Spline couplings of a flow.
-        single: Splines of a single variable, one after the other.
+        single: Bins of the spline by which a single variable is moved.
         hidden: Width of the two hidden layers of affine couplings.
         spline_hidden: That of spline couplings.
         knots: Bins of a spline.
@@ -57,7 +58,7 @@ class InformedConfig:
     spline_rank: int = 2
     blocks: int = 10
     splines: int = 6
-    single: int = 3
+    single: int = 96
     hidden: int = 96
     spline_hidden: int = 24
     knots: int = 16
@@ -68,7 +69,7 @@ class InformedConfig:
         checks.integer("spline_rank", self.spline_rank, 0)
         checks.integer("blocks", self.blocks, 1)
         checks.integer("splines", self.splines, 1)
-        checks.integer("single", self.single, 1)
+        checks.integer("single", self.single, 8)
         checks.integer("hidden", self.hidden, 1)
         checks.integer("spline_hidden", self.spline_hidden, 1)
         checks.integer("knots", self.knots, 2)
@@ -211,7 +212,7 @@ def informed_flow(key: PRNGKeyArray, growth: Growth, config: InformedConfig) -> 
     `growth` lists its number of variables each time that it grew, and how:
 
     - `inner`: couplings of all variables next to the noise, then the flow so far on the leading
-      ones, then an affine map of all;
+      ones, then an affine map of all (that of the flow so far, where it is nothing else);
     - `wider`: the couplings and the affine map of the flow so far take in more variables;
     - `outer`: couplings and affine map behind the flow so far, which is not trained any more;
     - `affine`: an affine map alone, in the place of any flow so far.
@@ -237,6 +238,8 @@ def grown_flow(
     couplings, affine = informed_stack(key, rank, config).bijections
     if flow is None:
         return Chain([couplings, affine])
+    if len(flow.bijections) == 1 and place != "outer":
+        return Chain([couplings, _extended(flow.bijections[0], rank)])
     if place == "wider":
         own, *others, last = flow.bijections
         others = [Indexed(other.bijection, other.idxs, (rank,)) for other in others]
@@ -286,8 +289,7 @@ def informed_stack(key: PRNGKeyArray, rank: int, config: InformedConfig) -> Chai
     ones given all others.
     """
     if rank == 1:
-        splines = [SplineMap(1, config.knots, config.interval)] * config.single
-        return Chain([Scan(jax.tree.map(_stacked, *splines)), TriangularMap(1)])
+        return Chain([SplineMap(1, config.single, config.interval, NARROW), TriangularMap(1)])
     affine = rank > config.spline_rank
     blocks = config.blocks if affine else config.splines
     moved = np.stack([_moved(k, blocks, rank) for k in range(blocks)])
@@ -295,7 +297,7 @@ def informed_stack(key: PRNGKeyArray, rank: int, config: InformedConfig) -> Chai
 
     def coupling(key: PRNGKeyArray, moved: np.ndarray) -> AbstractBijection:
         if affine:
-            return DenseCoupling(key, moved, config.hidden)
+            return DenseCoupling(key, moved, candidates, config.hidden)
         return SplineCoupling(
             key, moved, candidates, config.spline_hidden, config.knots, config.interval
         )

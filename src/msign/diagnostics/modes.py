@@ -140,6 +140,8 @@ def _second_part(x: np.ndarray, depth: float, log_density: Density | None) -> np
     sigmas, level = (2.0, np.log(CHANCE)) if log_density is None else (0.0, 0.0)
     for axis, place in valleys(z, clipped, transform, depth, sigmas, level):
         axis, place = sharpened(clipped, axis, place)
+        if not place[0] < place[2]:
+            continue
         cut = line_cut(z @ axis, place)
         if z.shape[1] > 1 and np.mean(distance(z @ axis, place) < 0.5) > CONNECTION:
             bend = bend_of(clipped, axis, place)

@@ -134,6 +134,8 @@ def _line_valleys(t: np.ndarray, depth: float, sigmas: float) -> tuple[np.ndarra
             for j in np.flatnonzero((log_p < best) & _is_deep(a, k * volume, depth, sigmas)):
                 high = np.flatnonzero(width[:, j] <= lower_peak[i[j], j])
                 sides = high[high <= i[j]][-1], high[high >= i[j]][0]
+                if sides[0] == sides[1]:
+                    continue  # a peak of fewer than k points: the valley is a part of it
                 valley = 0.5 * (t[i[j] + s, j] + t[i[j] + s + a, j])
                 best[j] = log_p[j]
                 places[j] = middle[sides[0], j], valley, middle[sides[1], j]

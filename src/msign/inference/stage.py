@@ -165,13 +165,8 @@ def _assess(
 
 
 def _is_good(stage: Stage, report: WeightReport) -> bool:
-    """Whether a model is good enough, as far as its fields can tell.
-
-    Its divergence may exceed the tolerance by the error of the estimate, but not by more than
-    itself: where single fields make the estimate, its error is as large.
-    """
-    doubt = min(report.jeffreys_stderr, stage.tolerance)
-    return report.divergence < stage.tolerance + doubt
+    """Whether a model is good enough, as far as its fields can tell."""
+    return report.divergence < stage.tolerance
 
 
 def _is_spent(stage: Stage, state: StageState, config: FitConfig) -> bool:

@@ -13,7 +13,7 @@ from msign import InformedConfig
 from msign.bijections import TriangularMap, informed_flow
 from msign.inference import Pool
 from msign.inference.methods import Stage
-from msign.inference.methods.pool import STRAYS, WATCHED, Bound, PoolState, _steps
+from msign.inference.methods.pool import Bound, PoolState, _steps
 from msign.inference.simulate import Simulated
 from msign.noise import normal
 from msign.training import combine, split_trainable
@@ -109,21 +109,6 @@ def test_samples_that_no_posterior_can_have_are_brought_back():
         return float(np.maximum(0, draw(model, z[0])[2]).mean())
 
     assert excess(combine(trained, rest)) < 0.2 * excess(model)
-
-
-def test_strays_of_one_variable_are_rows_of_their_own_mass():
-    """A model two deviations off a target that is the prior, of which the emulator knows."""
-    model = Variables(TriangularMap.from_matrix(np.eye(1), np.array([2.0])), None, 1)
-    # Log p - log prior is 2 s - 2: it exceeds a bound of four where s > 3.
-    bound = Bound(None, np.asarray(4.0), np.zeros(()))
-    s, target, measure = POOL._strays(model, bound, np.random.default_rng(seeded(60)))
-    assert s.shape == (STRAYS, 1) and np.all(s > 3)
-    np.testing.assert_allclose(target, 4.0 - POOL.margin)
-    mass = np.sum(np.exp(2 * s[:, 0] - 2 - measure)) / POOL.fitted
-    expected = 0.15866  # of a normal number above one
-    assert abs(mass - expected) < 5 * np.sqrt(expected / WATCHED)
-    none = POOL._strays(model, Bound(None, np.asarray(1e3), np.zeros(())), np.random.default_rng(0))
-    assert np.all(np.exp(-none[2]) == 0)
 
 
 def test_the_smallest_minibatches_train():

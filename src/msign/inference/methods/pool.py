@@ -12,18 +12,15 @@ from jaxtyping import Array, PRNGKeyArray, PyTree
 from msign import checks
 from msign.devices import local, spread
 from msign.inference.methods.base import Method, MethodState, Stage
-from msign.inference.methods.least_squares import least_squares
 from msign.inference.methods.objectives import pool_jeffreys
 from msign.inference.methods.polynomial import LATEST, Polynomial, fit_polynomial
+from msign.inference.methods.rearrangement import is_rearrangement, rearranged
 from msign.inference.methods.sample_pool import SamplePool
 from msign.inference.simulate import Simulated
 from msign.inference.target import Tempered, bounded_below
 from msign.noise import generator, on_device
 from msign.training import adam, combine, descend, split_trainable
-from msign.variables import Variables, draw, in_pieces
-
-WATCHED, STRAYS = 2**16, 256  # samples among which strays are looked for, and most that are taken
-NOWHERE = 1e6  # log-measure of a row that has no weight
+from msign.variables import Variables, in_pieces
 
 
 class PoolState(MethodState):
@@ -74,26 +71,17 @@ class Pool(Method):
             them.
         watched: Samples of the model at each gradient step that are watched for strays.
         margin: Nats by which the density of a sample must exceed an emulated one to be a stray.
-        iterations: Steps of Levenberg-Marquardt per round, which trains a single variable; more
-            have too many parameters for its matrices.
-        fitted: Fields that it is given.
-        negligible: Fraction of the stage's tolerance at which it ends.
     """
 
     steps: int = 1200
     picked: float = 0.1
     watched: int = 64
     margin: float = 10.0
-    iterations: int = 40
-    fitted: int = 4096
-    negligible: float = 0.1
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("watched", "iterations", "fitted"):
-            checks.integer(name, getattr(self, name), 1)
-        for name in ("margin", "negligible"):
-            checks.positive(name, getattr(self, name))
+        checks.integer("watched", self.watched, 1)
+        checks.positive("margin", self.margin)
         if not 0 <= checks.finite("picked", self.picked) < 1:
             raise ValueError(f"picked must be in [0, 1), got {self.picked!r}")
 
@@ -111,20 +99,14 @@ class Pool(Method):
     ) -> tuple[PoolState, Variables, float]:
         pool = state.pool
         target = pool.normalised(state.target)
+        bound = self._bound(stage, state, float(target[: pool.size].max()))
+        if is_rearrangement(model.flow):
+            known = pool.s[: pool.size, 0], target[: pool.size]
+            flow, loss = rearranged(model.flow, *known, lambda s: _highest(bound, s[:, None]))
+            return state, model.with_flow(flow), loss
         chances = pool.chances(target, self.picked)
         measure = pool.mixture()[: pool.size] + np.log(pool.size * chances)
         rng = generator(key)
-        bound = self._bound(stage, state, float(target[: pool.size].max()))
-        if model.size == 1:
-            rows = rng.choice(pool.size, self.fitted, p=chances)
-            known = pool.s[rows], target[rows], measure[rows]
-            strays = self._strays(model.alone, bound, rng)
-            s, values, measure = map(np.concatenate, zip(known, strays, strict=True))
-            enough = self.negligible * stage.tolerance
-            trained, loss = least_squares(
-                model.alone, s, values, measure, 1 / rate, self.iterations, enough
-            )
-            return state, model.with_flow(trained.flow), loss
         trainable, rest = split_trainable(model.alone)
         rows = rng.choice(pool.size, (self.steps, self.batch), p=chances)
         z = rng.normal(size=(self.steps, self.watched, pool.s.shape[1]))
@@ -137,23 +119,6 @@ class Pool(Method):
             self.clip_norm,
         )
         return state, model.with_flow(combine(local(moved), rest).flow), float(value)
-
-    def _strays(
-        self, model: Variables, bound: "Bound", rng: np.random.Generator
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Samples of a model that are strays, as fields of a pool with an emulated target.
-
-        Always `STRAYS` rows, so that one program serves all rounds; what is no stray has no weight.
-        """
-        _, s, density = draw(model, rng.normal(size=(WATCHED, model.size)))
-        (highest,) = in_pieces(lambda s: (_bounded(bound, s),), s)
-        found = np.flatnonzero(density > highest)
-        kept = rng.permutation(found)[:STRAYS]
-        rows = np.resize(kept, STRAYS) if len(kept) else np.zeros(STRAYS, int)
-        share = WATCHED * len(kept) / max(1, len(found)) / self.fitted
-        measure = density[rows] + np.log(max(share, 1e-300))
-        measure[len(kept) :] = NOWHERE
-        return s[rows], highest[rows] - self.margin, measure
 
     def _bound(self, stage: Stage, state: PoolState, highest: float) -> "Bound":
         """What the target does not exceed, by an emulator through fields of all rounds.
@@ -192,6 +157,10 @@ class Bound(eqx.Module):
         if self.emulated is None:
             return jnp.broadcast_to(self.level, s.shape[:1])
         return self.level + self.temperature * jax.vmap(self.emulated.value)(s)
+
+
+def _highest(bound: Bound, s: np.ndarray) -> np.ndarray:
+    return in_pieces(lambda s: (_bounded(bound, s),), s)[0]
 
 
 @eqx.filter_jit
