@@ -131,7 +131,7 @@ def main() -> None:
     parser.add_argument("--blocks", type=int, default=16)
     parser.add_argument("--hidden", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=200, help="at most so many steps a round")
+    parser.add_argument("--steps", type=int, default=200, help="most steps of a round")
     parser.add_argument("--seconds", type=float, default=5, help="at most so long a round")
     parser.add_argument("--peer-python", default=sys.executable, help="python with normflows")
     parser.add_argument("--worker", choices=LIBRARIES, help=argparse.SUPPRESS)

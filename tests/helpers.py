@@ -116,7 +116,7 @@ class Killed(BaseException):
 
 @contextlib.contextmanager
 def killed_after(directory: type, checkpoints: int) -> Iterator[None]:
-    """What runs inside dies when it has written so many checkpoints of a run directory."""
+    """What runs inside dies when it has written these checkpoints of a run directory."""
     save, count = directory.save_checkpoint, itertools.count(1)
 
     def dying(self: Any, *arguments: Any) -> None:

@@ -95,7 +95,9 @@ def evaluate(
     run: Run,
     data_dir: DataDir = None,
     draws: Annotated[int, typer.Option(help="Draws of dequantisation noise per image.")] = 1,
-    images: Annotated[int | None, typer.Option(help="Only the first so many test images.")] = None,
+    images: Annotated[
+        int | None, typer.Option(help="How many test images, the first ones; all unless given.")
+    ] = None,
     seed: Seed = 0,
 ) -> None:
     """Bits per dimension of the test images, and the error of a round trip."""

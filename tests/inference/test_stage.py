@@ -188,7 +188,7 @@ def test_evidence_that_a_model_lacks_counts_as_divergence(played):
 def test_a_stage_ends_without_an_update_when_its_patience_does(played, patience):
     found = played([Round(0.5)], patience=patience)
     assert found.state.round == 1 + patience + 1
-    # Every round is simulated and judged; the last one is not followed by training.
+    # Every round is simulated and assessed; the last one is not followed by training.
     assert found.simulations == SIZE * found.state.round
     assert len(found.calls) == found.state.round - 1
     assert np.isnan(found.records[-1]["loss"]) and not np.isnan(found.records[0]["loss"])

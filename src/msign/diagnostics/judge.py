@@ -1,6 +1,6 @@
 """The paper's T / I / F "by eye" as numbers: a marginal against what it should be.
 
-Along the critical direction a posterior has one mode or two. A method is judged by the modes that
+Along the critical direction a posterior has one mode or two. A method is assessed by the modes that
 it found, by the balance between them, by the valley that separates them, and by its bias within
 each. The thresholds stand in `Thresholds` alone, and are printed with every table.
 

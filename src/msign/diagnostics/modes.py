@@ -3,7 +3,7 @@
 Parts of the sample are cut in two at their clearest valley until no part has one:
 
 1. Axes on which a part may be bimodal are its coordinates, its principal axes, and axes of low
-   or high kurtosis or of skewness. The latter are learnt from one half of the points and judged
+   or high kurtosis or of skewness. The latter are learnt from one half of the points and assessed
    by the other half.
 2. On each axis, distances between sorted points show the valley that is least likely in a density
    of one peak. The level of the test counts all positions and axes searched.
@@ -106,7 +106,7 @@ def find_modes(
 def find_model_modes(variables: Variables, draws: ArrayLike) -> Modes:
     """Modes of a model by draws of its variables, or of the first of them, `(n, k)`.
 
-    The model's own density is the judge where the draws have all its variables.
+    The model's own density decides where the draws have all its variables.
     """
     s = np.asarray(draws, np.float64)
     if s.shape[1] < variables.size:
@@ -136,7 +136,7 @@ def _second_part(x: np.ndarray, depth: float, log_density: Density | None) -> np
     if len(x) < 2 * NEIGHBOURS[0]:
         return None
     z, clipped, transform = whitened(x)
-    # A valley that the density is going to judge needs to be no more than likely.
+    # Where the density decides, a valley needs to be no more than likely.
     sigmas, level = (2.0, np.log(CHANCE)) if log_density is None else (0.0, 0.0)
     for axis, place in valleys(z, clipped, transform, depth, sigmas, level):
         axis, place = sharpened(clipped, axis, place)

@@ -70,7 +70,7 @@ def _evaluated(log_density: Density, points: np.ndarray) -> np.ndarray:
 
 
 def _respaced(path: np.ndarray, count: int) -> np.ndarray:
-    """So many points at equal distances along a polygon."""
+    """Points at equal distances along a polygon."""
     lengths = np.linalg.norm(np.diff(path, axis=0), axis=1)
     at = np.concatenate([[0], np.cumsum(lengths)])
     wanted = np.linspace(0, at[-1], count)

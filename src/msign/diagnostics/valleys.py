@@ -63,10 +63,10 @@ def valleys(
         groups += [(_learnt_axes(clipped[::2]), z[1::2]), (_learnt_axes(clipped[1::2]), z[::2])]
     correction = np.log(sum(axes.shape[1] for axes, _ in groups))
     found: list[tuple[float, int, np.ndarray, np.ndarray]] = []
-    for axes, judged in groups:
-        log_p, places = _line_valleys(judged @ axes, depth, sigmas)
+    for axes, held_out in groups:
+        log_p, places = _line_valleys(held_out @ axes, depth, sigmas)
         for q in np.flatnonzero(log_p + correction < level):
-            found.append((log_p[q] / len(judged), len(found), axes[:, q], places[q]))
+            found.append((log_p[q] / len(held_out), len(found), axes[:, q], places[q]))
     for _, _, axis, place in sorted(found, key=lambda candidate: candidate[:2])[:TRIES]:
         yield axis, place
 

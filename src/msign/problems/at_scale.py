@@ -141,7 +141,7 @@ class ScaleModel:
             u: Whitened coordinates `(n, d)`.
             likelihood: Of the scale.
             gradient: Whether to differentiate.
-            rows: To so many are batches for compiled code padded.
+            rows: Number to which batches for compiled code are padded.
             tolerant: Whether a field whose simulation raises gets features of NaN instead.
         """
         n, padding = len(u), rows - len(u)

@@ -35,7 +35,7 @@ class Count:
         return sys.maxsize if self.budget is None else max(0, self.budget - self.nfs)
 
     def require(self, simulations: int) -> None:
-        """Refuse so many more simulations if the budget does not allow them."""
+        """Refuse further simulations if the budget does not allow them."""
         if simulations > self.left:
             raise BudgetExceeded(
                 f"the budget of {self.budget} forward simulations does not allow {simulations} "
@@ -43,7 +43,7 @@ class Count:
             )
 
     def spend(self, simulations: int) -> None:
-        """Count so many more simulations, which are about to be made."""
+        """Count further simulations, which are about to be made."""
         self.require(simulations)
         self.nfs += simulations
 
@@ -58,7 +58,7 @@ class Count:
 
     @contextlib.contextmanager
     def limited(self, simulations: int) -> Iterator[None]:
-        """A block in which at most so many more simulations are allowed."""
+        """A block in which no more than these simulations are allowed."""
         budget = self.budget
         self.budget = self.nfs + min(simulations, self.left)
         try:

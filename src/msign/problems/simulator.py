@@ -100,7 +100,7 @@ class Simulator:
         return self.count.left
 
     def limited(self, simulations: int) -> contextlib.AbstractContextManager[None]:
-        """A block in which at most so many more simulations are allowed."""
+        """A block in which no more than these simulations are allowed."""
         return self.count.limited(simulations)
 
     # --- evaluating ------------------------------------------------------------------------------

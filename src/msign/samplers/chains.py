@@ -62,7 +62,7 @@ def _programs(kernel: Kernel, chains: int, dim: int, dtype: np.dtype) -> tuple[P
 
 
 class Trace:
-    """States of chains, at most so many: beyond it every other one is dropped.
+    """States of chains, in limited number: beyond it every other one is dropped.
 
     Args:
         most: States that are kept, at most.
@@ -216,7 +216,7 @@ def tuned(
 ) -> float:
     """The step size with a wanted acceptance.
 
-    Found by sweeps until the simulator has made so many simulations; their states are no samples.
+    Found by sweeps `until` the simulator has made as many; their states are no samples.
     """
     found, learnt = StepSize(size, wanted), False
     while population.simulator.nfs < until:

@@ -209,7 +209,7 @@ def test_a_gaussian_posterior_is_known_at_every_scale(noise):
 
 
 def bent_problem(change: float) -> InverseProblem:
-    """A linear problem with a quadratic term that changes log-likelihoods by so many nats.
+    """A linear problem with a quadratic term that changes log-likelihoods by `change` nats.
 
     Their standard deviation over fields of the prior; most of it no Gaussian explains.
     """

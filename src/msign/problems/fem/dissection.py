@@ -44,7 +44,7 @@ FRONT = np.dtype(
         ("update", np.int64),  # where its (rows, rows) update for the parent begins
         ("nodes", np.int64),  # where its node numbers begin in `Plan.nodes`
         ("parent_rows", np.int64),  # where its rows' places in the parent begin, `Plan.parent_rows`
-        ("parent_pivots", np.int64),  # so many of its boundary nodes are pivots of the parent
+        ("parent_pivots", np.int64),  # how many boundary nodes are pivots of the parent
         ("left", np.int64),  # the two halves, or -1 in a leaf
         ("right", np.int64),
         ("cell", np.int64),  # the first cell of a leaf
