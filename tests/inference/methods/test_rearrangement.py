@@ -85,6 +85,23 @@ def test_few_fields_and_worthless_ones_make_a_finite_flow(n):
     assert np.isfinite(density).all()
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("n", [2, 3, 400])
+def test_one_field_that_is_not_worthless(n):
+    """There are fewer points with mass than knots, which once kept the search for knots going."""
+    for k in range(5):
+        rng = np.random.default_rng(seeded(10 + k))
+        s, values = rng.normal(size=n), np.full(n, -1e4)
+        values[0] = 0
+        flow, _ = rearranged(FLOW, s, values, nothing_known)
+        x, density = moved(Variables(flow, None, 1), rng.normal(size=(200, 1)))
+        # Cells have two fields at the most, so that nothing lies behind the second neighbours.
+        others = np.concatenate([[-np.inf, -np.inf], np.sort(s), [np.inf, np.inf]])
+        place = np.searchsorted(others, s[0])
+        assert np.all((x > others[place - 2]) & (x < others[place + 2]))
+        assert np.isfinite(density).all()
+
+
 def test_only_a_spline_and_an_affine_map_of_one_variable_are_replaced():
     assert is_rearrangement(FLOW)
     assert not is_rearrangement(informed_stack(jr.key(0), 2, InformedConfig()))

@@ -36,6 +36,12 @@ class _Target(NamedTuple):
     log_density: np.ndarray
     mass: np.ndarray
 
+    def finer(self) -> "_Target":
+        """The same with a point half-way between any two."""
+        z, s, log_density = (_with_middles(a) for a in (self.z, self.s, self.log_density))
+        mass = np.repeat(0.5 * self.mass, 2)[:-1]
+        return _Target(z, s, _log_normal(z) - log_density, log_density, mass)
+
 
 def is_rearrangement(flow: AbstractBijection) -> bool:
     """Whether a flow is a spline of one variable and an affine map."""
@@ -59,6 +65,8 @@ def rearranged(
     """
     spline = flow.bijections[0]
     target = _integrated(*_curve(s, values, emulated), spline.interval)
+    while len(target.z) < 2 * spline.knots:
+        target = target.finer()
     scale = (target.s[-1] - target.s[0]) / (2 * spline.interval)
     shift = 0.5 * (target.s[-1] + target.s[0])
     unit = target._replace(
@@ -181,8 +189,8 @@ def _knots(target: _Target, spline: SplineMap) -> tuple[np.ndarray, float]:
         middle = np.searchsorted(so_far, 0.5 * (so_far[start] + so_far[end]))
         middle = np.clip(middle, start + 1, end - 1)
         sizes = np.minimum(*(a[end] - a[start] for a in (target.z, target.s)))
-        can_halve = (end - start > 1) & (sizes > 4 * spline.least)
-        worst = np.argsort(np.where(can_halve, np.add.reduceat(errors, start), -1))
+        worth = np.where(sizes > 4 * spline.least, np.add.reduceat(errors, start), -1)
+        worst = np.argsort(np.where(end - start > 1, worth, -2))
         knots = np.union1d(knots, middle[worst[-max(1, missing // 4) :]])
 
 
@@ -203,6 +211,10 @@ def _errors(target: _Target, knots: np.ndarray) -> np.ndarray:
     here = _log_normal(target.z) - log_slope
     off = here - np.interp(s, target.s, target.log_density)
     return target.mass * off * -np.expm1(-np.clip(off, -LARGEST, None))
+
+
+def _with_middles(a: np.ndarray) -> np.ndarray:
+    return np.append(np.stack([a[:-1], 0.5 * (a[:-1] + a[1:])], 1).ravel(), a[-1])
 
 
 def _log_normal(z: np.ndarray) -> np.ndarray:
