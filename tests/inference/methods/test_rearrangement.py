@@ -10,14 +10,16 @@ from msign.inference.methods.rearrangement import is_rearrangement, rearranged
 from msign.variables import Variables, log_ratio, moved
 
 FLOW = informed_stack(jr.key(0), 1, InformedConfig())
-# Log-likelihoods of a standard normal variable, and how far the flow may be from the posterior.
+# Log-likelihoods of a standard normal variable, and how far the flow may be from the posterior. In
+# a valley of 200 nats a spline has the mass of its narrowest bins, of up to 4e-6 in z on either
+# side: 0.0006 nats for a valley in the middle.
 TARGETS = {
     "the prior": (lambda s: np.zeros_like(s), 1e-4),
     "normal": (lambda s: -0.5 * ((s - 1) / 0.1) ** 2, 1e-4),
     "skewed": (lambda s: -0.5 * ((np.exp(s) - 3) / 0.3) ** 2, 1e-4),
     "two narrow modes": (lambda s: -0.5 * ((s**2 - 2) / 0.05) ** 2, 1e-3),
     "uneven modes": (lambda s: -0.5 * ((s**2 + 0.3 * s - 2) / 0.1) ** 2, 1e-3),
-    "six modes": (lambda s: -0.5 * ((np.sin(3 * s) - 0.5) / 0.1) ** 2, 5e-3),
+    "six modes": (lambda s: -0.5 * ((np.sin(3 * s) - 0.5) / 0.1) ** 2, 5 * 1e-3),
 }
 
 
