@@ -195,25 +195,22 @@ def _knots(target: _Target, spline: SplineMap) -> tuple[np.ndarray, float]:
 
 
 def _errors(target: _Target, knots: np.ndarray) -> np.ndarray:
-    """What is between each point of the grid and the next of the Jeffreys divergence of a spline.
-
-    Half-way between them: where the target jumps, over a valley, a spline does not.
-    """
+    """What each point of the grid adds to the Jeffreys divergence of a spline with these knots."""
     x, y = target.z[knots], target.s[knots]
     slopes = np.exp(target.log_slope[knots])
     slopes[[0, -1]] = 1
-    at = np.repeat(np.arange(len(knots) - 1), np.diff(knots))
+    at = np.clip(np.searchsorted(knots, np.arange(len(target.z)), "right") - 1, 0, len(knots) - 2)
     width, height = np.diff(x)[at], np.diff(y)[at]
     left, right, slope = slopes[at], slopes[at + 1], height / width
-    z = 0.5 * (target.z[:-1] + target.z[1:])
-    xi = (z - x[at]) / width
+    xi = (target.z - x[at]) / width
     both = xi * (1 - xi)
     curve = slope + (left + right - 2 * slope) * both
     s = y[at] + height * (slope * xi**2 + left * both) / curve
     top = right * xi**2 + 2 * slope * both + left * (1 - xi) ** 2
     log_slope = 2 * np.log(slope) + np.log(top) - 2 * np.log(curve)
-    off = _log_normal(z) - log_slope - np.interp(s, target.s, target.log_density)
-    return target.mass[:-1] * off * -np.expm1(-np.clip(off, -LARGEST, None))
+    here = _log_normal(target.z) - log_slope
+    off = here - np.interp(s, target.s, target.log_density)
+    return target.mass * off * -np.expm1(-np.clip(off, -LARGEST, None))
 
 
 def _with_middles(a: np.ndarray) -> np.ndarray:
