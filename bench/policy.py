@@ -1,14 +1,14 @@
-"""What each threshold of the engine buys: four small problems with it and without.
+"""What each threshold of the engine buys: seven small problems with it and without.
 
     python bench/policy.py [THRESHOLD ...] [--seeds 0 1] [--problems ring near]
 
 A ring and four uneven modes of two variables (trained on a pool, 4 x 4 cells, two scales), six
 variables of which two are bent and one has two modes, and ten that are nearly linear and precisely
-observed (trained on an emulator, 8 x 8 cells, two scales), in six rounds a stage. None of them is
-the paper's. One line for each threshold; for each problem and seed: simulations, processor seconds,
-effective sample size, and the Jeffreys divergence by the weights of 20,000 fresh samples (strays of
-one in a thousand count there). `bench/start.py` has the thresholds of a start far from the prior,
-`bench/narrow.py` those of narrow modes.
+observed (trained on an emulator, 8 x 8 cells, two scales), in six rounds a stage, and three of one
+variable (16 x 16 cells). None of them is the paper's. One line for each threshold; for each problem
+and seed: simulations, processor seconds, effective sample size, and the Jeffreys divergence by the
+weights of 20,000 fresh samples (strays of one in a thousand count there). `bench/start.py` has the
+thresholds of a start far from the prior, `bench/narrow.py` those of narrow modes.
 """
 
 import argparse
@@ -23,10 +23,10 @@ import jax.numpy as jnp
 import numpy as np
 
 import msign
-from msign import FitConfig, Informed, Pool
+from msign import FitConfig, Informed, InformedConfig, Pool
 from msign.inference import Emulator
 from msign.inference.methods.objectives import PathwiseJeffreys
-from small_problems import few_coordinates, four_modes, ring
+from small_problems import few_coordinates, four_modes, ring, six_modes, skewed, uneven_modes
 
 SAMPLES = 20_000
 ROUNDS = 6  # of a stage
@@ -65,6 +65,9 @@ PROBLEMS: dict[str, tuple[Callable[[], msign.InverseProblem], int]] = {
     "four modes": (lambda: four_modes(4, scales=2), 30_000),
     "bent": (bent, 30_000),
     "near": (near, 30_000),
+    "uneven": (lambda: uneven_modes(16), 60_000),
+    "six modes": (lambda: six_modes(16), 60_000),
+    "skewed": (lambda: skewed(16), 60_000),
 }
 
 
@@ -105,6 +108,7 @@ class Without:
 
 
 METHODS, FLOWS = "inference.methods", "inference.flows"
+CURVE = f"{METHODS}.rearrangement"
 THRESHOLDS = {
     "default": Without(),
     "bridge_ess: no bridge": Without(fit={"bridge_ess": 1e-6}),
@@ -134,6 +138,14 @@ THRESHOLDS = {
     "Emulator.steps: 300": Without(emulator={"steps": 300}),
     "per_direction: 1": Without(informed={"per_direction": 1}),
     "tolerance: 0.01 nats": Without(informed={"tolerance": 0.01}),
+    "CELLS: 64": Without(constants={(CURVE, "CELLS"): 64}),
+    "CELLS: 1024": Without(constants={(CURVE, "CELLS"): 1024}),
+    "SPREAD: 0.1 nats": Without(constants={(CURVE, "SPREAD"): 0.1}),
+    "SPREAD: 3 nats": Without(constants={(CURVE, "SPREAD"): 3.0}),
+    "FAR: 25 nats": Without(constants={(CURVE, "FAR"): 25.0}),
+    "single: 48 bins": Without(informed={"config": InformedConfig(single=48)}),
+    "single: 192 bins": Without(informed={"config": InformedConfig(single=192)}),
+    "NARROW: 1e-4": Without(constants={("bijections.subspace", "NARROW"): 1e-4}),
     "guess: never": Without(constants={(f"{FLOWS}.informed", "_is_worse"): lambda *_: True}),
 }
 
@@ -156,7 +168,7 @@ def main() -> None:
     for name in options.thresholds:
         if name not in THRESHOLDS:
             parser.error(f"THRESHOLD must be one of {', '.join(THRESHOLDS)}, got {name!r}")
-    print(f"{'threshold':32s}" + "".join(f"{p:>42s}" for p in options.problems), flush=True)
+    print(f"{'threshold':32s}" + "".join(f"{p:>52s}" for p in options.problems), flush=True)
     for name in options.thresholds or THRESHOLDS:
         setting, cells = THRESHOLDS[name], []
         with setting.applied():
@@ -173,7 +185,7 @@ def main() -> None:
                     ess = posterior.certificate().ess_fraction
                     found.append((posterior.nfs, seconds, ess, divergence(posterior)))
                 cells.append(" | ".join(f"{n} {t:.0f}s {e:.3f} {j:.2g}" for n, t, e, j in found))
-        print(f"{name:32s}" + "".join(f"{c:>42s}" for c in cells), flush=True)
+        print(f"{name:32s}" + "".join(f"{c:>52s}" for c in cells), flush=True)
 
 
 if __name__ == "__main__":

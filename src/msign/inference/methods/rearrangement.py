@@ -14,33 +14,37 @@ from flowjax.bijections import AbstractBijection, Chain
 from scipy.interpolate import PchipInterpolator
 from scipy.special import ndtri
 
-from msign.bijections.spline import SplineMap
+from msign.bijections.spline import SplineMap, rational_quadratic
 from msign.bijections.triangular import TriangularMap
+from msign.inference.methods.objectives import MAX_LOG_RATIO
 
 CELLS = 256  # of equal numbers of fields, over which values are averaged
 SPREAD = 0.5  # nats by which the values of a cell differ at the most
-LARGEST = 10.0  # nats by which a spline is taken to be too low at the most
 FAR = 40.0  # nats below the outermost field to which the target is continued
 GRADED = np.concatenate([0.5 ** np.arange(20, 1, -1), 1 - 0.5 ** np.arange(1, 21)])
 
 
 class _Target(NamedTuple):
-    """A density on a grid, and the map from noise to it: z, s, log ds/dz, log-density, mass.
+    """A density on a grid, and the map from noise z to s that has it.
 
     The mass is that between a point and the next.
     """
 
     z: np.ndarray
     s: np.ndarray
-    log_slope: np.ndarray
     log_density: np.ndarray
     mass: np.ndarray
+
+    @property
+    def log_slope(self) -> np.ndarray:
+        """Log ds/dz."""
+        return _log_normal(self.z) - self.log_density
 
     def finer(self) -> "_Target":
         """The same with a point half-way between any two."""
         z, s, log_density = (_with_middles(a) for a in (self.z, self.s, self.log_density))
         mass = np.repeat(0.5 * self.mass, 2)[:-1]
-        return _Target(z, s, _log_normal(z) - log_density, log_density, mass)
+        return _Target(z, s, log_density, mass)
 
 
 def is_rearrangement(flow: AbstractBijection) -> bool:
@@ -70,9 +74,7 @@ def rearranged(
     scale = (target.s[-1] - target.s[0]) / (2 * spline.interval)
     shift = 0.5 * (target.s[-1] + target.s[0])
     unit = target._replace(
-        s=(target.s - shift) / scale,
-        log_slope=target.log_slope - np.log(scale),
-        log_density=target.log_density + np.log(scale),
+        s=(target.s - shift) / scale, log_density=target.log_density + np.log(scale)
     )
     knots, error = _knots(unit, spline)
     inner = knots[1:-1]
@@ -155,13 +157,10 @@ def _integrated(grid: np.ndarray, curve: np.ndarray, interval: float) -> _Target
     ends = np.interp([-interval, interval], z, grid)
     inside = np.abs(z) < interval
     inside[1:] &= np.diff(z) > 0
-    z, log_density = z[inside], curve[inside] - np.log(total)
-    log_slope = _log_normal(z) - log_density
     return _Target(
-        np.concatenate([[-interval], z, [interval]]),
+        np.concatenate([[-interval], z[inside], [interval]]),
         np.concatenate([ends[:1], grid[inside], ends[1:]]),
-        np.pad(log_slope, 1, mode="edge"),
-        np.pad(log_density, 1, mode="edge"),
+        np.pad(curve[inside] - np.log(total), 1, mode="edge"),
         np.pad(np.diff(below[inside]), (1, 2)),
     )
 
@@ -202,15 +201,12 @@ def _errors(target: _Target, knots: np.ndarray) -> np.ndarray:
     at = np.clip(np.searchsorted(knots, np.arange(len(target.z)), "right") - 1, 0, len(knots) - 2)
     width, height = np.diff(x)[at], np.diff(y)[at]
     left, right, slope = slopes[at], slopes[at + 1], height / width
-    xi = (target.z - x[at]) / width
-    both = xi * (1 - xi)
-    curve = slope + (left + right - 2 * slope) * both
-    s = y[at] + height * (slope * xi**2 + left * both) / curve
-    top = right * xi**2 + 2 * slope * both + left * (1 - xi) ** 2
+    up, top, curve = rational_quadratic((target.z - x[at]) / width, slope, left, right)
+    s = y[at] + height * up
     log_slope = 2 * np.log(slope) + np.log(top) - 2 * np.log(curve)
     here = _log_normal(target.z) - log_slope
     off = here - np.interp(s, target.s, target.log_density)
-    return target.mass * off * -np.expm1(-np.clip(off, -LARGEST, None))
+    return target.mass * off * -np.expm1(-np.clip(off, -MAX_LOG_RATIO, None))
 
 
 def _with_middles(a: np.ndarray) -> np.ndarray:
