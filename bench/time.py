@@ -1,10 +1,12 @@
 """Where the seconds of a fit go, and how they compare with tempered sequential Monte Carlo.
 
     python bench/time.py [ROW ...] [--seeds 0 1 2]     the table: medians over seeds, by stage below
+    python bench/time.py [ROW ...] --again             the same with compiled programs kept
     python bench/time.py [ROW ...] --smc               against BlackJAX's tempered SMC
     python bench/time.py --growth                      seconds against d, and against nFS
 
-Every (row, seed) is a cold process of its own, without JAX's persistent cache of compiled programs.
+Every (row, seed) is a cold process of its own, without JAX's persistent cache of compiled programs;
+with `--again` it is a second such process, after one that has kept them, as they are by default.
 `total` is the time from the start of the process to the end of `fit`; what is measured afterwards
 (J, SMC) is not in it. `cpu` is the processor's time for the same, which other work on the machine
 changes less. Functions of the package are timed from outside; what JAX traces, lowers and
@@ -177,9 +179,15 @@ class Hooks:
     def _enter_certificate(self, *_: Any) -> None:
         self.clock.scale = -1
 
-    def _count_steps(self, method: Any, *_: Any) -> None:
+    def _count_steps(self, method: Any, stage: Any, state: Any, model: Any, *_: Any) -> None:
+        from msign.inference import Pool
+        from msign.inference.methods.rearrangement import is_rearrangement
+
+        steps = method.steps
+        if isinstance(method, Pool):
+            steps = 0 if is_rearrangement(model.flow) else method.steps_on(state.pool.size)
         self.clock.counts[self.clock.scale, "rounds"] += 1
-        self.clock.counts[self.clock.scale, "gradient steps"] += method.steps
+        self.clock.counts[self.clock.scale, "gradient steps"] += steps
 
     def _function(self, module: str, name: str, part: str, before: Callable | None = None) -> None:
         """Wrap a function in its own module and in all that imported it by name."""
@@ -327,9 +335,13 @@ def run_demo(seed: int, clock: Clock) -> dict[str, Any]:
     }
 
 
-def run_process(command: list[str]) -> tuple[str, dict[str, Any]]:
-    """Output and seconds of a cold process, by the clock on the wall and of the processor."""
-    environment = {**os.environ, "JAX_ENABLE_COMPILATION_CACHE": "false", BEGAN: str(time.time())}
+def run_process(command: list[str], kept: str | None = None) -> tuple[str, dict[str, Any]]:
+    """Output and seconds of a cold process, by the clock on the wall and of the processor.
+
+    `kept` is the directory of compiled programs; None: there is none.
+    """
+    cache = {"JAX_ENABLE_COMPILATION_CACHE": "false"} if kept is None else {"MSIGN_CACHE": kept}
+    environment = {**os.environ, **cache, BEGAN: str(time.time())}
     began = time.perf_counter()
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -342,13 +354,20 @@ def run_process(command: list[str]) -> tuple[str, dict[str, Any]]:
     return out, {"total": seconds, "cpu": usage.ru_utime + usage.ru_stime}
 
 
-def run_task(row: str, seed: int, **options: Any) -> dict[str, Any]:
+def run_task(row: str, seed: int, kept: str | None = None, **options: Any) -> dict[str, Any]:
     """What a row's process measured."""
     if row in COMMANDS:
-        return run_process(COMMANDS[row])[1]
+        return run_process(COMMANDS[row], kept)[1]
     task = {"row": row, "seed": seed, **options}
-    out, _ = run_process([sys.executable, __file__, "--task", json.dumps(task)])
+    out, _ = run_process([sys.executable, __file__, "--task", json.dumps(task)], kept)
     return json.loads(out.splitlines()[-1])
+
+
+def run_again(row: str, seed: int, **options: Any) -> dict[str, Any]:
+    """What the second of two processes measured, that finds the programs of the first."""
+    with tempfile.TemporaryDirectory() as kept:
+        run_task(row, seed, kept, **options)
+        return run_task(row, seed, kept, **options)
 
 
 # --- tempered SMC -----------------------------------------------------------------------------
@@ -573,11 +592,14 @@ def stage_lines(row: str, runs: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
-def show_table(rows: list[str], seeds: list[int], out: pathlib.Path | None, **options: Any) -> None:
+def show_table(
+    rows: list[str], seeds: list[int], again: bool, out: pathlib.Path | None, **options: Any
+) -> None:
     print(HEADER, flush=True)
+    run = run_again if again else run_task
     results: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
-        results[row] = [run_task(row, seed, **options) for seed in seeds]
+        results[row] = [run(row, seed, **options) for seed in seeds]
         print(row_line(row, results[row]), flush=True)
     fits = {row: runs for row, runs in results.items() if "stages" in runs[0]}
     if fits:
@@ -682,6 +704,7 @@ def main() -> None:
     parser.add_argument("rows", nargs="*", metavar="ROW", help=", ".join(WANTED))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--budget", type=int, help="of every fit, instead of the problem's own")
+    parser.add_argument("--again", action="store_true", help="with compiled programs kept")
     parser.add_argument("--json", type=pathlib.Path, help="file for all that the table rests on")
     parser.add_argument("--keep", help="directory in which every posterior is saved")
     parser.add_argument("--smc", action="store_true", help=f"default rows: {', '.join(COMPARED)}")
@@ -705,7 +728,8 @@ def main() -> None:
         show_smc(options.rows or list(COMPARED), options.seeds, options.budget, options.times)
     else:
         given = {"budget": options.budget, "keep": options.keep}
-        show_table(options.rows or list(WANTED), options.seeds, options.json, **given)
+        rows = options.rows or list(WANTED)
+        show_table(rows, options.seeds, options.again, options.json, **given)
 
 
 if __name__ == "__main__":
