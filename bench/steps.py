@@ -1,11 +1,11 @@
-"""A gradient step of informed flows: by itself, and as XLA would run it without being told.
+"""A gradient step of informed flows: as a fit has it compiled, and in the other of two orders.
 
     python bench/steps.py [--rounds 5]
 
 Two variables on a pool (splines, Adam), and four, sixteen and sixty-four on an emulator (affine
-couplings, Muon), batches as in a fit. "In order" is how `msign.compilation` has such programs
-compiled; "side by side" is XLA's own choice on a CPU. The two alternate; the shortest of each
-counts. Seconds of the clock and of the processor.
+couplings, Muon), batches as in a fit. "In order" is one operation after the other
+(`msign.compilation.compiled_in_order`, which pools use), "side by side" XLA's own choice on a CPU.
+The two alternate; the shortest of each counts. Milliseconds of the clock and of the processor.
 """
 
 import argparse
@@ -19,13 +19,14 @@ import jax.random as jr
 import numpy as np
 
 from msign.bijections.subspace import InformedConfig, informed_flow
+from msign.compilation import compiled_in_order
 from msign.inference import Emulator, Pool
 from msign.inference.methods import emulator, pool
 from msign.inference.methods.polynomial import fit_polynomial
-from msign.training import schedule, split_trainable
+from msign.training import split_trainable
 from msign.variables import Variables
 
-STEPS = 100
+STEPS, RATE = 100, 1e-3
 OBSERVATIONS, FIELDS = 15, 8000
 
 
@@ -36,7 +37,7 @@ def pool_steps() -> tuple[Callable, tuple]:
     given = (s, -(s**2).sum(-1), np.zeros(s.shape[:2]), rng.normal(size=(STEPS, watched, 2)))
     bound = pool.Bound(None, jnp.asarray(10.0), jnp.asarray(0.0))
     minibatches = tuple(map(jnp.asarray, given))
-    return pool._steps, (*flow_of(2), minibatches, bound, rates(), jnp.asarray(STEPS), 1.0)
+    return pool._steps, (*flow_of(2), minibatches, bound, jnp.asarray(RATE), 1.0)
 
 
 def emulator_steps(rank: int) -> tuple[Callable, tuple]:
@@ -45,17 +46,13 @@ def emulator_steps(rank: int) -> tuple[Callable, tuple]:
     s = rng.normal(size=(FIELDS, rank))
     features = s[:, np.arange(OBSERVATIONS) % rank] + rng.normal(size=(FIELDS, OBSERVATIONS))
     emulated = fit_polynomial(s, features, np.zeros(FIELDS))
-    arguments = (*flow_of(rank), emulated, rates(), jr.key(1), Emulator().batch, 1.0)
-    return emulator._steps, arguments
+    last = (jnp.asarray(RATE), jr.key(1), STEPS, Emulator().batch, 1.0)
+    return emulator._steps, (*flow_of(rank), emulated, *last)
 
 
 def flow_of(rank: int) -> tuple[Variables, Variables]:
     flow = informed_flow(jr.key(0), ((rank, "inner"),), InformedConfig())
     return split_trainable(Variables(flow, None, rank))
-
-
-def rates() -> jax.Array:
-    return jnp.asarray(1e-3 * schedule(STEPS))
 
 
 def milliseconds(steps: Callable, arguments: tuple) -> tuple[float, float]:
@@ -74,7 +71,8 @@ def main() -> None:
     cases = {"pool, 2 variables": pool_steps()}
     cases |= {f"emulator, {rank} variables": emulator_steps(rank) for rank in (4, 16, 64)}
     for case, (steps, arguments) in cases.items():
-        ways = (steps, eqx.filter_jit(steps.__wrapped__))
+        plain = steps.__wrapped__
+        ways = (compiled_in_order(plain), eqx.filter_jit(plain))
         for way in ways:
             jax.block_until_ready(way(*arguments))  # compiles
         found = [[milliseconds(way, arguments) for way in ways] for _ in range(rounds)]

@@ -180,14 +180,11 @@ class Hooks:
         self.clock.scale = -1
 
     def _count_steps(self, method: Any, stage: Any, state: Any, model: Any, *_: Any) -> None:
-        from msign.inference import Pool
         from msign.inference.methods.rearrangement import is_rearrangement
 
-        steps = method.steps
-        if isinstance(method, Pool):
-            steps = 0 if is_rearrangement(model.flow) else method.steps_on(state.pool.size)
         self.clock.counts[self.clock.scale, "rounds"] += 1
-        self.clock.counts[self.clock.scale, "gradient steps"] += steps
+        if not is_rearrangement(model.flow):
+            self.clock.counts[self.clock.scale, "gradient steps"] += method.steps
 
     def _function(self, module: str, name: str, part: str, before: Callable | None = None) -> None:
         """Wrap a function in its own module and in all that imported it by name."""

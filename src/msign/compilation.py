@@ -17,7 +17,7 @@ import equinox as eqx
 import jax
 from jax.experimental.compilation_cache import compilation_cache
 
-IN_ORDER = {"xla_cpu_enable_concurrency_optimized_scheduler": False}
+IN_ORDER = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
 WORTH_KEEPING = 0.1  # seconds of compilation; below it, reading a file saves nothing
 
 
@@ -64,7 +64,7 @@ def compiled_in_order(function: Callable) -> Callable:
 
 
 @functools.cache
-def _in_order() -> dict[str, bool]:
+def _in_order() -> dict[str, str]:
     """The option, or none where this version of XLA does not know it."""
     try:
         jax.jit(lambda: 0.0, compiler_options=IN_ORDER).lower().compile()

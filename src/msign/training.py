@@ -11,8 +11,6 @@ from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
-import numpy as np
 import optax
 import optax.contrib
 import paramax
@@ -66,13 +64,10 @@ def muon(clip_norm: float) -> optax.GradientTransformation:
     return optax.apply_if_finite(chain, max_consecutive_errors=1000)
 
 
-def schedule(steps: int) -> np.ndarray:
-    """Learning rates of all steps relative to the highest: up from zero, down by a cosine."""
+def schedule(steps: int) -> optax.Schedule:
+    """Learning rate relative to the highest: up from zero, down by a cosine."""
     warm = max(1, round(WARM_UP * steps))
-    k = np.arange(steps)
-    up = (1 + (warm - 1) * k / warm) / warm
-    down = 0.5 + 0.5 * np.cos(np.pi * (k - warm) / max(steps - warm, 1))
-    return np.where(k < warm, up, down)
+    return optax.warmup_cosine_decay_schedule(1 / warm, 1.0, warm, max(steps, warm + 1))
 
 
 def running_average(average: PyTree, params: PyTree, decay: Any) -> PyTree:
@@ -84,39 +79,26 @@ def descend(
     loss: Callable[[PyTree, PyTree], Array],
     params: PyTree,
     inputs: PyTree,
-    rates: Array,
+    learning_rate: Array,
     optimiser: optax.GradientTransformation,
-    steps: Array | None = None,
 ) -> tuple[PyTree, Array]:
     """Parameters after an optimiser's step with each of the inputs (first axis), for compiled code.
 
     Returns the mean loss of the last tenth of the steps as well. What is no stack of matrices is
     one vector on the way: updated by a few operations, not by a few for each array.
-
-    Args:
-        loss: A function of parameters and one of the inputs.
-        params: Trainable arrays.
-        inputs: Arrays of one length, or one array.
-        rates: Learning rate of each step, as many as inputs.
-        optimiser: Whose steps are multiplied by the rates.
-        steps: How many of the inputs are used, which may differ from call to call of a compiled
-            program; None: all.
     """
-    steps = jnp.asarray(len(rates) if steps is None else steps)
+    steps = len(jax.tree.leaves(inputs)[0])
+    rate = schedule(steps)
     parts, joined = _stacks_and_rest(params)
 
-    def step(k: Array, carry: tuple[Any, ...]) -> tuple[Any, ...]:
-        parts, state, values = carry
-        given = jax.tree.map(lambda a: a[k], inputs)
+    def step(carry: tuple[Any, ...], given: PyTree) -> tuple[tuple[Any, ...], Array]:
+        parts, state, k = carry
         value, gradient = jax.value_and_grad(lambda parts: loss(joined(parts), given))(parts)
-        parts, state = optimiser_step(optimiser, parts, gradient, state, rates[k])
-        return parts, state, values.at[k].set(value)
+        parts, state = optimiser_step(optimiser, parts, gradient, state, learning_rate * rate(k))
+        return (parts, state, k + 1), value
 
-    start = parts, optimiser.init(parts), jnp.zeros_like(rates)
-    parts, _, values = jax.lax.fori_loop(0, steps, step, start)
-    k = jnp.arange(len(rates))
-    last = (k < steps) & (k >= steps - jnp.maximum(1, steps // 10))
-    return copied_here(joined(parts)), jnp.mean(values, where=last)
+    (parts, _, _), values = jax.lax.scan(step, (parts, optimiser.init(parts), 0), inputs)
+    return copied_here(joined(parts)), values[-max(1, steps // 10) :].mean()
 
 
 def _stacks_and_rest(params: PyTree) -> tuple[tuple[list[Array], Array], Callable[..., PyTree]]:

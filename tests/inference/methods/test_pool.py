@@ -13,11 +13,10 @@ from msign import InformedConfig
 from msign.bijections import TriangularMap, informed_flow
 from msign.inference import Pool
 from msign.inference.methods import Stage
-from msign.inference.methods import pool as pool_module
 from msign.inference.methods.pool import Bound, PoolState, _steps
 from msign.inference.simulate import Simulated
 from msign.noise import normal
-from msign.training import combine, schedule, split_trainable
+from msign.training import combine, split_trainable
 from msign.variables import Variables, draw, log_ratio
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -32,7 +31,7 @@ def log_likelihood(s):
 
 
 def drawn(model: Variables, key) -> Simulated:
-    _, s, ratio = draw(model, normal(key, (N, model.size)))
+    _, s, ratio = draw(model, normal(key, (N, 1)))
     return Simulated(s, ratio, log_likelihood(s), np.zeros((N, 0)))
 
 
@@ -104,35 +103,12 @@ def test_samples_that_no_posterior_can_have_are_brought_back():
     trainable, rest = split_trainable(model)
     pool = (same[..., None], same, same, z)
     bound = Bound(None, np.zeros(()), np.zeros(()))
-    rates = 0.05 * schedule(steps)
-    trained, _ = _steps(trainable, rest, pool, bound, rates, np.asarray(steps), 1.0)
+    trained, _ = _steps(trainable, rest, pool, bound, np.asarray(0.05), 1.0)
 
     def excess(model: Variables) -> float:
         return float(np.maximum(0, draw(model, z[0])[2]).mean())
 
     assert excess(combine(trained, rest)) < 0.2 * excess(model)
-
-
-@pytest.mark.parametrize("passes, steps", [(0.01, 1), (2.0, 128), (20.0, 150)])
-def test_a_small_pool_is_passed_through_and_no_more(passes, steps, monkeypatch):
-    """The rate falls to zero within the steps that are taken, and 150 are the most."""
-    taken = []
-
-    def recorded(trainable, rest, minibatches, bound, rates, steps, clip_norm):
-        taken.append((np.asarray(rates), int(steps)))
-        return trainable, 0.0
-
-    monkeypatch.setattr(pool_module, "_steps", recorded)
-    flow = informed_flow(jr.key(0), ((2, "inner"),), InformedConfig(splines=2, knots=8))
-    model = Variables(flow, None, 2)
-    stage = stage_of(model, NO_OBSERVATIONS, round_size=N, rounds=1, learning_rate=5e-3)
-    method = Pool(steps=150, batch=32, passes=passes)
-    state = method.observe(stage, method.init(stage), model, drawn(model, jr.key(seeded(60))))
-    method.update(stage, state, model, 0.5, jr.key(seeded(61)))
-    ((rates, found),) = taken
-    assert found == steps and len(rates) == 150
-    np.testing.assert_allclose(rates[:steps], 0.5 * 5e-3 * schedule(steps), rtol=1e-6)
-    np.testing.assert_array_equal(rates[steps:], 0)
 
 
 def test_the_smallest_minibatches_train():

@@ -68,7 +68,7 @@ class Cells(OnFreshFields):
             good = np.isfinite(found.log_likelihood)
             losses.append(float(np.mean((log_ratio - found.log_likelihood)[good])))
             score = np.where(good[:, None], found.gradient - u, 0.0)
-            now = on_device(rate * stage.learning_rate * relative[i])
+            now = on_device(rate * stage.learning_rate * float(relative(i)))
             trainable, adam_state, pulled = _step(
                 trainable, rest, adam_state, spread(z), spread(score), now, self.clip_norm
             )

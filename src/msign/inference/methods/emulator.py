@@ -8,12 +8,12 @@ no bridge: where simulations are few or far, the polynomial's own error makes it
 import dataclasses
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.random as jr
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
-from msign.compilation import compiled_in_order
 from msign.devices import local, spread_here
 from msign.inference.methods.base import Method, Stage
 from msign.inference.methods.objectives import Batch, PathwiseJeffreys
@@ -22,7 +22,7 @@ from msign.inference.methods.pool import PoolState, add_to_pool, init_pool
 from msign.inference.simulate import Simulated
 from msign.inference.target import Tempered
 from msign.noise import on_device
-from msign.training import combine, descend, muon, schedule, split_trainable
+from msign.training import combine, descend, muon, split_trainable
 from msign.variables import Variables
 
 
@@ -87,21 +87,23 @@ class Emulator(Method):
             trainable,
             rest,
             emulated,
-            on_device(rate * stage.learning_rate * schedule(self.steps)),
+            on_device(rate * stage.learning_rate),
             jr.fold_in(key, 1),
+            self.steps,
             self.batch,
             self.clip_norm,
         )
         return state, model.with_flow(combine(local(trained), rest).flow), float(loss)
 
 
-@compiled_in_order
+@eqx.filter_jit
 def _steps(
     trainable: PyTree,
     rest: PyTree,
     emulated: Polynomial,
-    rates: Array,
+    learning_rate: Array,
     key: PRNGKeyArray,
+    steps: int,
     batch: int,
     clip_norm: float,
 ) -> tuple[PyTree, Array]:
@@ -115,5 +117,5 @@ def _steps(
         s = jax.lax.stop_gradient(moved)
         return objective(model, Batch(z, s, *jax.vmap(emulated.log_likelihood)(s), moved))
 
-    keys = jr.split(key, len(rates))
-    return descend(loss, trainable, keys, rates, muon(clip_norm))
+    keys = jr.split(key, steps)
+    return descend(loss, trainable, keys, learning_rate, muon(clip_norm))

@@ -115,7 +115,7 @@ class Fresh(OnFreshFields):
         for i in range(steps):
             model = combine(trainable, rest)
             batch, target = self._batch(stage, model, target, state.chain, jr.fold_in(key, i))
-            now = on_device(rate * stage.learning_rate * relative[i])
+            now = jnp.asarray(rate * stage.learning_rate * relative(i))
             trainable, adam_state, loss = _take_step(
                 trainable, rest, adam_state, spread_tree(batch), now, objective, self.clip_norm
             )

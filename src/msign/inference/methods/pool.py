@@ -20,7 +20,7 @@ from msign.inference.methods.sample_pool import SamplePool
 from msign.inference.simulate import Simulated
 from msign.inference.target import Tempered, bounded_below
 from msign.noise import generator, on_device
-from msign.training import adam, combine, descend, schedule, split_trainable
+from msign.training import adam, combine, descend, split_trainable
 from msign.variables import Variables, in_pieces
 
 
@@ -64,11 +64,9 @@ class Pool(Method):
     """Minimise the Jeffreys divergence between model and target, both re-weighted to the pool.
 
     Attributes:
-        steps: Most gradient steps per round.
+        steps: Gradient steps per round.
         batch: Fields per gradient step.
         clip_norm: Largest norm of a gradient.
-        passes: How often a round trains on each field of the pool, on average, unless these are
-            more than `steps`: a small pool has told all it knows after fewer.
         picked: Fraction of the fields trained on that is drawn by what they add to the divergence:
             strays between narrow modes are one field in a thousand, and uniform draws hardly see
             them.
@@ -77,14 +75,12 @@ class Pool(Method):
     """
 
     steps: int = 1200
-    passes: float = 20.0
     picked: float = 0.1
     watched: int = 64
     margin: float = 10.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        checks.positive("passes", self.passes)
         checks.integer("watched", self.watched, 1)
         checks.positive("margin", self.margin)
         if not 0 <= checks.finite("picked", self.picked) < 1:
@@ -113,9 +109,6 @@ class Pool(Method):
         measure = pool.mixture()[: pool.size] + np.log(pool.size * chances)
         rng = generator(key)
         trainable, rest = split_trainable(model.alone)
-        steps = self.steps_on(pool.size)
-        rates = np.zeros(self.steps)
-        rates[:steps] = rate * stage.learning_rate * schedule(steps)
         rows = rng.choice(pool.size, (self.steps, self.batch), p=chances)
         z = rng.normal(size=(self.steps, self.watched, pool.s.shape[1]))
         moved, value = _steps(
@@ -123,15 +116,10 @@ class Pool(Method):
             rest,
             tuple(spread(a, axis=1) for a in (pool.s[rows], target[rows], measure[rows], z)),
             bound,
-            on_device(rates),
-            jax.device_put(np.int32(steps)),
+            on_device(rate * stage.learning_rate),
             self.clip_norm,
         )
         return state, model.with_flow(combine(local(moved), rest).flow), float(value)
-
-    def steps_on(self, fields: int) -> int:
-        """Gradient steps of a round with a pool of that size."""
-        return min(self.steps, -(-round(self.passes * fields) // self.batch))
 
     def _bound(self, stage: Stage, state: PoolState, highest: float) -> "Bound":
         """What the target does not exceed, by an emulator through fields of all rounds.
@@ -192,8 +180,7 @@ def _steps(
     rest: PyTree,
     minibatches: tuple[Array, ...],
     bound: Bound,
-    rates: Array,
-    steps: Array,
+    learning_rate: Array,
     clip_norm: float,
 ) -> tuple[PyTree, Array]:
     """Descend on minibatches of (variables, log target, log measure, noise), `(steps, ...)`.
@@ -209,4 +196,4 @@ def _steps(
         strays = jnp.mean(jnp.maximum(0.0, density - bound(moved)))
         return pool_jeffreys(model.backward(s)[1], target, measure) + strays
 
-    return descend(loss, trainable, minibatches, rates, adam(clip_norm), steps)
+    return descend(loss, trainable, minibatches, learning_rate, adam(clip_norm))
