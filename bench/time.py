@@ -254,7 +254,14 @@ def measured(task: dict[str, Any]) -> dict[str, Any]:
         problem, budget = made_problem(task["row"])
         found, cpu = {"problem": time.perf_counter() - ready}, time.process_time()
         with clock.timing("other"):
-            posterior = msign.fit(problem, task.get("budget") or budget, task["seed"])
+            posterior = msign.fit(
+                problem,
+                task.get("budget") or budget,
+                task["seed"],
+                config=msign.FitConfig(
+                    tolerance=task.get("tolerance") or msign.FitConfig.tolerance
+                ),
+            )
         found["fit"] = time.perf_counter() - ready - found["problem"]
         found["fit cpu"] = time.process_time() - cpu
     found |= {
@@ -701,6 +708,7 @@ def main() -> None:
     parser.add_argument("rows", nargs="*", metavar="ROW", help=", ".join(WANTED))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--budget", type=int, help="of every fit, instead of the problem's own")
+    parser.add_argument("--tolerance", type=float, help="of every fit, instead of the default")
     parser.add_argument("--again", action="store_true", help="with compiled programs kept")
     parser.add_argument("--json", type=pathlib.Path, help="file for all that the table rests on")
     parser.add_argument("--keep", help="directory in which every posterior is saved")
@@ -724,7 +732,7 @@ def main() -> None:
     elif options.smc:
         show_smc(options.rows or list(COMPARED), options.seeds, options.budget, options.times)
     else:
-        given = {"budget": options.budget, "keep": options.keep}
+        given = {k: getattr(options, k) for k in ("budget", "tolerance", "keep")}
         rows = options.rows or list(WANTED)
         show_table(rows, options.seeds, options.again, options.json, **given)
 
