@@ -38,8 +38,7 @@ class FitConfig:
             but there a pool begins with as many as elsewhere, and doubles them.
         bridge_ess: Temper the target of pools and fresh fields until its weights are worth this
             fraction of a round; emulators need no bridge.
-        tolerance: The finest stage ends when its held-out Jeffreys estimate is below this, or above
-            it by no more than its standard error and this once more.
+        tolerance: The finest stage ends when its held-out Jeffreys estimate is below this.
         coarse_tolerance: Coarser stages are stepping stones: each ends when its estimate is below
             this for each variable, and below log 2, where weights are worth half of the fields.
         patience: A stage ends after more rounds than this without improvement; n of them in all
