@@ -3,7 +3,8 @@
 A step is the loss (forward KL up to a constant), its gradient and an Adam update, in float32,
 for fields of one channel on a side x side lattice squeezed to four channels. Every measurement
 runs in a process of its own, one at a time, bound to ``--threads`` cores; a step is timed after
-compilation and warm-up. The two sides alternate for ``--rounds`` rounds.
+compilation and warm-up. The two sides alternate for ``--rounds`` rounds. "At most" is the ratio if
+the convolutions of a step, and nothing else, ran as fast as a product of as many channels does.
 
     python bench/glow.py --peer-python /path/to/venv/with/normflows/bin/python
 """
@@ -18,6 +19,7 @@ import time
 from collections.abc import Callable
 
 LIBRARIES = ("msign", "normflows")
+PRODUCTS = "products"
 PART_SITES = 8_192  # lattice sites of the fields whose gradient is taken at a time
 
 
@@ -89,6 +91,26 @@ def normflows_step(side: int, batch: int, blocks: int, hidden: int) -> Callable[
     return run
 
 
+def product_steps(side: int, batch: int, blocks: int, hidden: int) -> Callable[[], object]:
+    """Return a function with as many operations as the convolutions of a step: plain products."""
+    import jax
+    import jax.numpy as jnp
+
+    cells, width = batch * side**2 // 4, side // 2
+    neighbours = (3 - 2 / width) ** 2  # of a cell, itself included, that are not outside
+    weights = neighbours * 2 * hidden + hidden**2 + neighbours * hidden * 4
+    operations = 3 * 2 * cells * blocks * weights
+    count = max(1, round(operations / (2 * cells * hidden**2)))
+    matrix = jnp.eye(hidden)
+
+    @jax.jit
+    def step(x):
+        return jax.lax.scan(lambda x, _: (x @ matrix, None), x, None, length=count)[0]
+
+    x = jnp.ones((cells, hidden))
+    return lambda: jax.block_until_ready(step(x))
+
+
 def times(step: Callable[[], object], steps: int, seconds: float) -> list[float]:
     """Return the times in milliseconds of up to ``steps`` steps, for about ``seconds``."""
     for _ in range(2):
@@ -118,7 +140,9 @@ def measure(library: str, python: str, side: int, threads: int, options) -> list
 def worker(options) -> None:
     cores = sorted(os.sched_getaffinity(0))[: options.threads[0]]
     os.sched_setaffinity(0, cores)
-    make = msign_step if options.worker == "msign" else normflows_step
+    make = {"msign": msign_step, "normflows": normflows_step, PRODUCTS: product_steps}[
+        options.worker
+    ]
     step = make(options.sides[0], options.batch, options.blocks, options.hidden)
     print(json.dumps(times(step, options.steps, options.seconds)))
 
@@ -134,13 +158,14 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=200, help="most steps of a round")
     parser.add_argument("--seconds", type=float, default=5, help="at most so long a round")
     parser.add_argument("--peer-python", default=sys.executable, help="python with normflows")
-    parser.add_argument("--worker", choices=LIBRARIES, help=argparse.SUPPRESS)
+    parser.add_argument("--worker", choices=[*LIBRARIES, PRODUCTS], help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
         return worker(options)
 
     print(f"Glow training step, ms: batch {options.batch}, {options.blocks} blocks, float32")
-    print(f"{'lattice':>9}{'threads':>9}{'msign min / median':>22}{'normflows':>22}{'ratio':>8}")
+    heads = ("lattice", 9), ("threads", 9), ("msign min / median", 22), ("normflows", 22)
+    print("".join(f"{head:>{n}}" for head, n in (*heads, ("ratio", 8), ("at most", 9))))
     pythons = {"msign": sys.executable, "normflows": options.peer_python}
     for threads in options.threads:
         for side in options.sides:
@@ -158,6 +183,9 @@ def main() -> None:
                 row += f"{cell:>22}"
             if taken["normflows"]:
                 row += f"{min(taken['normflows']) / min(taken['msign']):>8.1f}"
+                products = measure(PRODUCTS, sys.executable, side, threads, options)
+                assert products is not None
+                row += f"{min(taken['normflows']) / min(products):>9.1f}"
             print(row, flush=True)
 
 

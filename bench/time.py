@@ -168,6 +168,7 @@ class Hooks:
         self._function("msign.diagnostics.modes", "find_model_modes", "modes")
         self._function("msign.inference.fit", "start_stage", "start", self._enter_stage)
         self._method("msign.problems.simulator", "Simulator", "evaluate", "simulate")
+        self._method("msign.inference.methods.sample_pool", "SamplePool", "add", "pool")
         self._method("msign.inference.run", "Run", "certify", "certify", self._enter_certificate)
         for kind in _subclasses(_found("msign.inference.methods.base", "Method")):
             if "update" in vars(kind):
@@ -574,7 +575,7 @@ def row_line(row: str, runs: list[dict[str, Any]]) -> str:
     )
 
 
-PARTS = ("simulate", "draw", "steps", "emulate", "start", "modes", "certify", "other")
+PARTS = ("simulate", "draw", "steps", "emulate", "pool", "start", "modes", "certify", "other")
 
 
 def stage_lines(row: str, runs: list[dict[str, Any]]) -> list[str]:

@@ -36,16 +36,19 @@ def test_a_bad_size_is_one_line(size, tmp_path):
 
 def test_run_show_and_sample(tmp_path):
     out = str(tmp_path / "run")
-    arguments = ["run", "synthetic", "--size", "2", "--budget", "1000", "--out", out]
+    asked = ["--tolerance", "0.5", "--blocks", "16"]
+    arguments = ["run", "synthetic", "--size", "2", "--budget", "1000", "--out", out, *asked]
     result = runner.invoke(app, arguments)
     assert result.exit_code == 0, result.output
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["fit"]["tolerance"] == 0.5
     assert "certificate" in result.output and "in the paper" in result.output
     for name in ("marginal", "samples", "learning_curve"):
         assert matplotlib.image.imread(tmp_path / "run" / "figures" / f"{name}.png").ndim == 3
     page = tmp_path / "run" / "report.html"
     assert f"report: {page}" in result.output.replace("\n", " ").replace("  ", " ")
     made = page.read_text()
-    assert "exact posterior" in made and "msign run synthetic --size 2 --budget 1000" in made
+    assert "exact posterior" in made
+    assert "msign run synthetic --size 2 --blocks 16 --tolerance 0.5 --budget 1000" in made
     page.unlink()
     again = runner.invoke(app, ["report", out])
     assert again.exit_code == 0, again.output

@@ -21,8 +21,6 @@ from helpers import seeded, split_trainable
 from inference.small import ring_problem, stage_of, started
 from msign import (
     FitConfig,
-    Informed,
-    InformedConfig,
     InverseProblem,
     Posterior,
     Simulator,
@@ -47,10 +45,8 @@ ROW_ERROR = 1e6 * EPS
 # error over 1e-8 more or less. A device whose rows were lost would change the gradient itself.
 UPDATE_ERROR = STEPS * RATE * 100 * BATCH * EPS / 1e-8
 
-ONE_VARIABLE = Informed(InformedConfig(max_rank=1, blocks=2, hidden=4))
 METHODS = {
     "Pool": (Pool(steps=STEPS, batch=BATCH), FLOWS["Informed"]),
-    "Pool, one variable": (Pool(), ONE_VARIABLE),
     "Emulator": (Emulator(steps=STEPS, batch=BATCH), FLOWS["Informed"]),
     "Fresh": (Fresh(steps=STEPS, batch=BATCH, objective=PathwiseJeffreys()), FLOWS["Glow"]),
     "Cells": (Cells(steps=STEPS, batch=BATCH), Cellwise()),

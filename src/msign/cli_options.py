@@ -11,7 +11,14 @@ from msign.cli_errors import printable
 
 # As in `experiments.run`, which takes seconds to import: a shell that completes cannot wait.
 BUILT_IN = ("synthetic", "elliptic")
+TRAINING = ("flow", "method", "blocks", "hidden", "tolerance", "as_in_paper")  # of `msign run`
 FLOWS = ("auto", "informed", "cellwise", "glow", "both")
+
+
+def is_given(context: typer.Context, option: str) -> bool:
+    """Whether an option stands on the command line."""
+    source = context.get_parameter_source(option)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 def whole_number(text: str | int) -> int:

@@ -255,7 +255,7 @@ def reproduce(posterior: Posterior, run: pathlib.Path) -> Html:
 def _command(origin: dict[str, Any], config: dict[str, Any]) -> str:
     """The call of `msign run`, with every word quoted for a shell."""
     words = ["msign", "run", str(origin["problem"])]
-    for name, value in origin["options"].items():
+    for name, value in (origin["options"] | origin.get("training", {})).items():
         flag = f"--{name.replace('_', '-')}"
         words += [flag] if value is True else [flag, str(value)]
     words += ["--budget", str(config.get("budget")), "--seed", str(config["seed"])]
