@@ -51,16 +51,17 @@ def compiled_in_order(function: Callable) -> Callable:
     it takes longer to hand it to another thread than to do it.
     """
 
-    @functools.cache
-    def compiled() -> Callable:
-        options: Any = {"compiler_options": _in_order()}
-        return eqx.filter_jit(function, **options)
-
     @functools.wraps(function)
     def run(*args: Any) -> Any:
-        return compiled()(*args)
+        return _compiled(function)(*args)
 
     return run
+
+
+@functools.cache
+def _compiled(function: Callable) -> Callable:
+    options: Any = {"compiler_options": _in_order()}
+    return eqx.filter_jit(function, **options)
 
 
 @functools.cache
