@@ -20,7 +20,7 @@ from jaxtyping import Array, ArrayLike
 
 from msign.devices import gathered, spread
 
-PIECES = (128, 1024)  # rows that a program is given at a time: of few, of many
+PIECES = (128, 2048)  # rows that a program is given at a time: of few, of many
 VALUES_AT_ONCE = 2**24  # and no more numbers than these
 
 

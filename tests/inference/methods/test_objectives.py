@@ -23,6 +23,7 @@ from msign.inference.methods.objectives import (
     kernelised_stein_discrepancy,
     pool_jeffreys,
     stein_direction,
+    stray_penalty,
 )
 from msign.training import combine, split_trainable
 from msign.variables import Variables
@@ -265,3 +266,37 @@ def test_stein_objective_descends_towards_the_target():
 
     moved = with_parameters(PARAMETERS - 0.02 * step / jnp.linalg.norm(step))
     assert discrepancy(moved) < discrepancy(MODEL)
+
+
+# --- strays ---------------------------------------------------------------------------------------
+
+
+@eqx.filter_jit
+def gradients_of_the_excess(bound):
+    """Of its mean over the model's samples: as they move, and of the penalty where they are.
+
+    By quadrature over the noise of the samples.
+    """
+    weight = len(GRID) * STEP * jnp.exp(-0.5 * GRID[:, 0] ** 2) / jnp.sqrt(2 * jnp.pi)
+    samples = MODEL.forward(GRID)[0]
+
+    def moving(p):
+        s, density = with_parameters(p).forward(GRID)
+        return jnp.mean(weight * jnp.maximum(0.0, density - bound(s)))
+
+    def still(p):
+        density = log_ratio(with_parameters(p), samples)
+        each = jax.vmap(lambda *one: stray_penalty(*(jnp.atleast_1d(a) for a in one)))
+        return jnp.mean(weight * each(density, bound(samples)))
+
+    return jax.grad(moving)(PARAMETERS), jax.grad(still)(PARAMETERS)
+
+
+def test_what_strays_pay_where_they_are_is_the_slope_of_their_excess():
+    moving, still = gradients_of_the_excess(lambda s: log_target(s) - 0.5)
+    assert np.abs(moving).max() > 0.1
+    np.testing.assert_allclose(still, moving, rtol=1e-3, atol=1e-4)
+
+
+def test_nothing_is_paid_below_the_bound():
+    assert not np.any(gradients_of_the_excess(lambda s: log_ratio(MODEL, s) + 1.0))

@@ -225,6 +225,16 @@ def pool_jeffreys(
     return jnp.sum((reverse * jnp.exp(log_v) - forward * jnp.exp(log_w)) * ratio)
 
 
+def stray_penalty(density: Array, bound: Array) -> Array:
+    """What samples of the model pay where their log-density exceeds a bound, on average.
+
+    As a function of the density at samples that do not move, its gradient is that of the mean
+    excess E_p[max(0, log p - bound)], on which the samples depend as well.
+    """
+    excess = jnp.maximum(0.0, density - bound)
+    return jnp.mean(excess + 0.5 * excess**2)
+
+
 def _log_ratio(model: Variables, s: Array) -> Array:
     return model.backward(s)[1]
 

@@ -13,7 +13,7 @@ from msign import checks
 from msign.compilation import compiled_in_order
 from msign.devices import local, spread
 from msign.inference.methods.base import Method, MethodState, Stage
-from msign.inference.methods.objectives import pool_jeffreys
+from msign.inference.methods.objectives import pool_jeffreys, stray_penalty
 from msign.inference.methods.polynomial import LATEST, Polynomial, fit_polynomial
 from msign.inference.methods.rearrangement import is_rearrangement, rearranged
 from msign.inference.methods.sample_pool import SamplePool
@@ -191,9 +191,10 @@ def _steps(
 
     def loss(params: PyTree, minibatch: tuple[Array, ...]) -> Array:
         s, target, measure, z = minibatch
+        now: Any = combine(jax.lax.stop_gradient(params), rest)
         model: Any = combine(params, rest)
-        moved, density = model.forward(z)
-        strays = jnp.mean(jnp.maximum(0.0, density - bound(moved)))
-        return pool_jeffreys(model.backward(s)[1], target, measure) + strays
+        samples = now.forward(z)[0]
+        density, own = jnp.split(model.backward(jnp.concatenate([s, samples]))[1], [len(s)])
+        return pool_jeffreys(density, target, measure) + stray_penalty(own, bound(samples))
 
     return descend(loss, trainable, minibatches, learning_rate, adam(clip_norm))
