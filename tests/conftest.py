@@ -2,8 +2,15 @@
 
 import os
 
-# Compiling takes most of the suite's time, and half of that is XLA's newer code for fusions.
-os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_use_fusion_emitters=false"
+# Compiling takes most of the suite's time: half of that is XLA's newer code for fusions, a tenth
+# that it takes programs apart to compile them on several threads.
+os.environ["XLA_FLAGS"] = " ".join(
+    [
+        os.environ.get("XLA_FLAGS", ""),
+        "--xla_cpu_use_fusion_emitters=false",
+        "--xla_cpu_parallel_codegen_split_count=1",
+    ]
+)
 # Each of as many processes as there are cores: threads of BLAS would only wait for each other.
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
 # No test reads or leaves compiled programs in a home directory.

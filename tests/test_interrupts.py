@@ -91,7 +91,7 @@ def test_a_fit_stops_after_its_checkpoint_and_goes_on_to_the_same_numbers(tmp_pa
         patch.setattr(FitFiles, "save_checkpoint", interrupted)
         fit(*given, tmp_path, progress=False, config=config)
     assert (tmp_path / "checkpoint.npz").exists()
-    fit(*given, tmp_path, resume=True, progress=False, config=config)
+    fit(*given, tmp_path, resume=True, progress=False, config=config, report=False)
     found = Posterior.load(tmp_path)
     assert found.nfs == whole.nfs
     np.testing.assert_array_equal(found.sample(5), whole.sample(5))

@@ -17,8 +17,6 @@ from msign.experiments.capture import (
 from msign.experiments.reference import as_json, compare, comparison_lines, deviations
 from msign.priors import DensePrior
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 
 def mirrored_problem():
     """F = t^2 of the antisymmetric part of 8 cells, and a linear observation of the symmetric."""

@@ -14,7 +14,7 @@ CONFIG = FitConfig(flow=SMALL_INFORMED, steps=5, rounds=1, round_size=100, certi
 
 
 def test_runs_are_found_with_their_states(tmp_path):
-    fit(growing_problem(), 1000, 0, tmp_path / "a" / "done", progress=False, config=CONFIG)
+    fit(growing_problem(), 1000, 0, tmp_path / "a" / "done", config=CONFIG, report=False)
     with killed_after(FitFiles, 2):
         fit(growing_problem(), 1000, 0, tmp_path / "half", progress=False, config=CONFIG)
     (tmp_path / "bad").mkdir()

@@ -25,7 +25,7 @@ QUICK = FitConfig(flow=SMALL_INFORMED, round_size=100, rounds=1, steps=20)
 
 
 def quick_fit(problem, out=None):
-    return fit(problem, 1000, 2, out, progress=False, config=QUICK)
+    return fit(problem, 1000, 2, out, progress=False, config=QUICK, report=False)
 
 
 @pytest.fixture(scope="module")

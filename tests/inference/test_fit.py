@@ -213,7 +213,7 @@ def test_rejected_simulations_have_no_mass(tmp_path):
     problem = InverseProblem(
         box.prior, forward, box.data, noise_cov=box.noise_cov, scales=2, on_failure="reject"
     )
-    posterior = fit(problem, BUDGET, seed=seeded(6), out=tmp_path, config=QUICK)
+    posterior = fit(problem, BUDGET, seed=seeded(6), out=tmp_path, config=QUICK, report=False)
     assert posterior.failures > 0
     report, log_weights = posterior.certificate(), posterior.certificates[2].log_weights
     # Of the prior's draws half are rejected, up to five standard errors of a coin.

@@ -96,7 +96,7 @@ def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(tmp_path):
         msign.fit(stopped(failing), 8000, 0, out=tmp_path / "a", progress=False, config=config)
     plain = stopped(lambda x: np.exp(x).reshape(len(x), -1))
     resumed = msign.fit(
-        plain, 8000, 0, out=tmp_path / "a", resume=True, progress=False, config=config
+        plain, 8000, 0, tmp_path / "a", resume=True, progress=False, config=config, report=False
     )
     fresh = msign.fit(plain, 8000, 0, progress=False, config=config)
     assert resumed.nfs == fresh.nfs == whole.nfs + 6  # the vjp is checked
