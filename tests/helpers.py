@@ -71,7 +71,7 @@ def identical(a: Any, b: Any) -> bool:
 
 def matrix_of(f: Callable[[Any], Any], d: int) -> np.ndarray:
     """The matrix of an affine map of vectors of length d, one column per basis vector."""
-    points = jnp.concatenate([jnp.zeros((1, d)), jnp.eye(d)])
+    points = jnp.asarray(np.concatenate([np.zeros((1, d)), np.eye(d)]))
     origin, *columns = np.asarray(_mapped(f, points)).reshape(d + 1, -1)
     return np.stack(columns, 1) - origin[:, None]
 

@@ -108,11 +108,11 @@ def small_fit(out: pathlib.Path | None) -> Posterior:
     return fit(black_box(), 800, seeded(5), out, progress=False, config=config, report=False)
 
 
-def computed(out: pathlib.Path | None = None) -> dict[str, np.ndarray]:
-    """All that is compared."""
+def computed(methods: list[str], out: pathlib.Path | None = None) -> dict[str, np.ndarray]:
+    """All that is compared: rows, updates by some methods, a fit."""
     with devices.together():
         found = {f"row {name}": value for name, value in rows().items()}
-        found |= {f"update {name}": updated(name) for name in METHODS}
+        found |= {f"update {name}": updated(name) for name in methods}
     posterior = small_fit(out)
     found["fit samples"] = posterior.sample(20, seed=1)
     found["fit weights"] = posterior.certificates[1].log_weights
@@ -126,7 +126,7 @@ def computed(out: pathlib.Path | None = None) -> dict[str, np.ndarray]:
 @functools.cache
 def on_one_device() -> dict[str, np.ndarray]:
     before = SIMULATED[0]
-    return computed() | {"simulated": np.asarray(SIMULATED[0] - before)}
+    return computed(list(METHODS)) | {"simulated": np.asarray(SIMULATED[0] - before)}
 
 
 CODE = """
@@ -145,12 +145,12 @@ with test_devices.devices.together():
     assert test_devices.devices.spread(rows).addressable_shards[0].data.shape == (2, 3)
     assert test_devices.devices.spread(rows, axis=1).is_fully_replicated  # 3 columns on 2 devices
 folder = pathlib.Path(folder)
-np.savez(folder / f"found_{index}.npz", **test_devices.computed(folder / "run"))
+np.savez(folder / f"found_{index}.npz", **test_devices.computed(METHODS, folder / "run"))
 print("simulated", *test_devices.SIMULATED)
 """
 
 
-def processes(folder: pathlib.Path, count: int, code: str = CODE) -> list[str]:
+def processes(folder: pathlib.Path, count: int, code: str) -> list[str]:
     """What processes with two devices in all print, one after the other."""
     here = str(pathlib.Path(__file__).parent)
     source = str(pathlib.Path(devices.__file__).parents[1])
@@ -188,8 +188,9 @@ def free_port() -> int:
         return made.getsockname()[1]
 
 
-def assert_as_on_one_device(path: pathlib.Path) -> None:
-    expected = {k: v for k, v in on_one_device().items() if k != "simulated"}
+def assert_as_on_one_device(path: pathlib.Path, methods: list[str]) -> None:
+    others = {"simulated", *(f"update {name}" for name in METHODS if name not in methods)}
+    expected = {k: v for k, v in on_one_device().items() if k not in others}
     with np.load(path) as found:
         assert set(found) == set(expected)
         for name, value in expected.items():
@@ -199,15 +200,20 @@ def assert_as_on_one_device(path: pathlib.Path) -> None:
 
 
 def test_two_devices_of_one_process(tmp_path):
-    processes(tmp_path, 1)
-    assert_as_on_one_device(tmp_path / "found_0.npz")
+    methods = list(METHODS)
+    processes(tmp_path, 1, f"METHODS = {methods}\n{CODE}")
+    assert_as_on_one_device(tmp_path / "found_0.npz", methods)
 
 
 def test_two_processes(tmp_path):
-    """Each has a share of all batches and simulations; the first alone writes files."""
-    for index, told in enumerate(processes(tmp_path, 2)):
+    """Each has a share of all batches and simulations; the first alone writes files.
+
+    Of methods a pool, in the fit, and fresh fields: batches are shared out alike in all.
+    """
+    methods = ["Fresh"]
+    for index, told in enumerate(processes(tmp_path, 2, f"METHODS = {methods}\n{CODE}")):
         assert int(told.split()[-1]) < 0.6 * on_one_device()["simulated"]
-        assert_as_on_one_device(tmp_path / f"found_{index}.npz")
+        assert_as_on_one_device(tmp_path / f"found_{index}.npz", methods)
     kept = Posterior.load(tmp_path / "run", black_box())
     np.testing.assert_allclose(
         kept.sample(20, seed=1), on_one_device()["fit samples"], atol=10 * UPDATE_ERROR

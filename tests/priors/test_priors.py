@@ -127,7 +127,7 @@ def check_conditioning(prior, sigma, a):
     fine, parts, log_det = refined(layer, coarse, noise)
     np.testing.assert_allclose(log_det, np.linalg.slogdet(j)[1], rtol=0, atol=1e-9)
     assert fine.shape == prior.lattice.field_shape
-    np.testing.assert_allclose(a @ fine.reshape(-1), coarse.reshape(-1), rtol=0, atol=1e-11)
+    np.testing.assert_allclose(a @ np.ravel(fine), np.ravel(coarse), rtol=0, atol=1e-11)
     for found, given in zip(parts, (coarse, noise), strict=True):
         np.testing.assert_allclose(found, given, rtol=0, atol=1e-10)
 

@@ -264,11 +264,12 @@ def test_an_error_names_the_line_of_the_users_code(name, request):
         assert "\n" not in str(caught.value)
 
 
-def test_a_field_that_ends_its_process_is_rejected(processes):
+def test_a_field_that_ends_its_process_is_rejected():
     order = np.argsort(CORNER)
     u = U[order[[2, 3]]]  # one of the three, another
-    tolerant = Simulator(problem(forward=crashing, on_failure="reject", **PLAIN), None, processes)
-    found = tolerant.evaluate(u, 2)
+    with opened(1) as worker:
+        tolerant = Simulator(problem(forward=crashing, on_failure="reject", **PLAIN), None, worker)
+        found = tolerant.evaluate(u, 2)
     np.testing.assert_array_equal(np.isneginf(found.log_likelihood), [True, False])
     assert tolerant.failures == 1 and tolerant.nfs == 2
 

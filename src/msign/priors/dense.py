@@ -72,10 +72,12 @@ class DensePrior(Prior):
             for a in self.downsampling[:1]:
                 _check_downsampling(a, d)
 
+    @eqx.filter_jit
     def whiten(self, x: Array) -> Array:
         flat = (x - self.mean).reshape(*x.shape[: -len(self.lattice.field_shape)], -1)
         return _matmul(flat, self.inverse_root)
 
+    @eqx.filter_jit
     def unwhiten(self, u: Array) -> Array:
         return _matmul(u, self.root).reshape(*u.shape[:-1], *self.lattice.field_shape) + self.mean
 

@@ -78,6 +78,7 @@ class ScalarPrior(Prior):
         self.mean = jnp.asarray(mean_field(mean, self.lattice))
         self.log_det = jnp.asarray(log_det)
 
+    @eqx.filter_jit
     def whiten(self, x: Array) -> Array:
         return self._split(x - self.mean, self.lattice, self.mu)
 
@@ -92,6 +93,7 @@ class ScalarPrior(Prior):
         u = self._split(coarse.reshape(*batch, *coarser.field_shape), coarser, mu[:-1])
         return jnp.concatenate([u, noise], -1)
 
+    @eqx.filter_jit
     def unwhiten(self, u: Array) -> Array:
         lattices = self.lattice.hierarchy(len(self.mu) + 1)
         x = u[..., : lattices[0].dim] * self.std

@@ -76,6 +76,7 @@ class SpectralPrior(Prior):
         self.mean = on_device(mean_field(mean, self.lattice))
         self.log_det = on_device(-0.5 * np.log(variances).sum() * (channels or 1))
 
+    @eqx.filter_jit
     def whiten(self, x: Array) -> Array:
         batch = x.shape[: x.ndim - len(self.lattice.field_shape)]
         c = analyse(x - self.mean, self.boundary, self.lattice.axes)
@@ -83,6 +84,7 @@ class SpectralPrior(Prior):
         c = c.reshape(*batch, order.size, -1)[..., order, :]
         return (c / self.std[:, None]).reshape(*batch, -1)
 
+    @eqx.filter_jit
     def unwhiten(self, u: Array) -> Array:
         batch = u.shape[:-1]
         _, position = coarse_first(self.lattice.shape, self.boundary)
