@@ -134,10 +134,7 @@ class Lattice:
 
     def pool(self, x: ArrayLike) -> Array:
         """Average pooling A over windows of `factors`: a field here to one on `coarsen()`."""
-        coarse = self.coarsen()
-        x = self.check("x", x)
-        blocks = to_blocks(self._with_channels(x), self.factors)
-        return blocks.mean(-2).reshape(self._batch(x) + coarse.field_shape)
+        return _pooled(self, self.coarsen(), self.check("x", x))
 
     def upsample(self, x: ArrayLike) -> Array:
         """Nearest-neighbour upsampling B: a field on `coarsen()` to one here; A B = identity."""
@@ -158,6 +155,12 @@ class Lattice:
 
     def _with_channels(self, x: Array) -> Array:
         return x[..., None] if self.channels is None else x
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _pooled(fine: Lattice, coarse: Lattice, x: Array) -> Array:
+    blocks = to_blocks(fine._with_channels(x), fine.factors)
+    return blocks.mean(-2).reshape(fine._batch(x) + coarse.field_shape)
 
 
 def pooling_factors(

@@ -112,8 +112,7 @@ class DensePrior(Prior):
 
     def marginal_std(self, window: tuple[int, ...]) -> np.ndarray:
         c = self.lattice.channels or 1
-        rows = jnp.eye(self.lattice.dim).reshape(-1, *self.lattice.shape, c)
-        basis = np.asarray(to_blocks(rows, window), np.float64)
+        basis = to_blocks(np.eye(self.lattice.dim).reshape(-1, *self.lattice.shape, c), window)
         cells = basis.shape[-2]
         if all(w in (1, 2) for w in window):
             basis = np.einsum("bc,...cd->...bd", _haar_matrix(cells), basis)
