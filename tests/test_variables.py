@@ -26,7 +26,7 @@ from msign.variables import (
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
-SMALL = InformedConfig(blocks=2, splines=2, hidden=4, knots=4)
+SMALL = InformedConfig(blocks=2, hidden=4, single=8, conditional=6, rows=5)
 PRIOR = LaplacePrior((8,), alpha=0.3, beta=2.0)
 N = 6
 

@@ -32,7 +32,7 @@ BLACK_BOX = InverseProblem(
 ROUND_TRIPS = {
     "defaults": FitConfig(),
     "everything else": FitConfig(
-        flow=Combined((Informed(InformedConfig(knots=7)), Glow(GlowConfig((0, 3), 4), rate=0.01))),
+        flow=Combined((Informed(InformedConfig(rows=7)), Glow(GlowConfig((0, 3), 4), rate=0.01))),
         method=Fresh(objective=ScoreJeffreys(reverse=0.5), batch=7),
         train="last",
         rounds=3,

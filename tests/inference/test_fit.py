@@ -30,7 +30,7 @@ from report.untrained import untrained
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
-SMALL = Informed(InformedConfig(blocks=4, splines=4, hidden=16, knots=8))
+SMALL = Informed(InformedConfig(blocks=4, hidden=16))
 METHOD = Pool(steps=100, batch=512)
 QUICK = FitConfig(flow=SMALL, method=METHOD, rounds=4)
 BUDGET = 8_000

@@ -3,8 +3,9 @@
 from msign.bijections.cells import CellFlow, CellMap, GaussianMap
 from msign.bijections.channels import ActNorm, ChannelMix
 from msign.bijections.coupling import AffineCoupling
-from msign.bijections.dense import DenseCoupling, SplineCoupling
+from msign.bijections.dense import DenseCoupling
 from msign.bijections.glow import GlowBlock, GlowConfig, glow_flow, glow_stack, start_from_data
+from msign.bijections.plane import PlaneMap
 from msign.bijections.spline import SplineMap
 from msign.bijections.squeeze import Squeezed, squeeze_window, squeezed_shape
 from msign.bijections.subspace import (
@@ -28,7 +29,7 @@ __all__ = [
     "GlowConfig",
     "InformedConfig",
     "InformedFlow",
-    "SplineCoupling",
+    "PlaneMap",
     "SplineMap",
     "Squeezed",
     "TriangularMap",

@@ -1,7 +1,5 @@
 """Couplings of a few variables with small dense conditioners: the blocks of informed flows."""
 
-from collections.abc import Callable
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -11,7 +9,6 @@ from flowjax.bijections import AbstractBijection
 from jaxtyping import Array, ArrayLike, PRNGKeyArray
 
 from msign.bijections.channels import bounded
-from msign.bijections.spline import spline_forward, spline_inverse, spline_numbers
 from msign.noise import generator, on_device
 
 MAX_LOG_SCALE = 2.0  # of one affine coupling: factors up to 7
@@ -128,61 +125,6 @@ def _picking(moved: np.ndarray, candidates: int) -> Array:
     """
     order = np.argsort(~moved, kind="stable")[:candidates]
     return paramax.non_trainable(on_device(np.eye(len(moved))[order] * moved))
-
-
-class SplineCoupling(AbstractBijection):
-    """Rational quadratic splines of some variables given the others; the identity at the start.
-
-    Args:
-        key: Of the conditioner's initial weights.
-        moved: Which variables move, a boolean for each.
-        candidates: Room for moved variables, at least as many as `moved` has.
-        hidden: Width of the conditioner.
-        knots: Bins of a spline.
-        interval: Splines act on [-interval, interval] and are the identity outside.
-    """
-
-    shape: tuple[int, ...]
-    cond_shape: None
-    moved: Array
-    picked: Array
-    conditioner: Conditioner
-    interval: float = eqx.field(static=True)
-
-    def __init__(
-        self,
-        key: PRNGKeyArray,
-        moved: ArrayLike,
-        candidates: int,
-        hidden: int,
-        knots: int,
-        interval: float,
-    ):
-        moves = np.asarray(moved, bool)
-        self.moved = jax.device_put(moves)
-        self.picked = _picking(moves, candidates)
-        self.shape = moves.shape
-        self.cond_shape = None
-        self.interval = interval
-        outputs = candidates * spline_numbers(knots)
-        self.conditioner = Conditioner(key, len(moves), hidden, outputs)
-
-    def transform_and_log_det(
-        self, x: Array, condition: Array | None = None
-    ) -> tuple[Array, Array]:
-        return self._move(x, spline_forward)
-
-    def inverse_and_log_det(self, y: Array, condition: Array | None = None) -> tuple[Array, Array]:
-        return self._move(y, spline_inverse)
-
-    def _move(
-        self, x: Array, spline: Callable[[Array, Array, float], tuple[Array, Array]]
-    ) -> tuple[Array, Array]:
-        picked = paramax.unwrap(self.picked)
-        numbers = self.conditioner(jnp.where(self.moved, 0.0, x)).reshape(-1, len(picked))
-        after, log_det = spline(_product(picked, x), numbers, self.interval)
-        y = jnp.where(self.moved, _product(picked.T, after), x)
-        return y, jnp.sum(_product(picked.sum(1), log_det))
 
 
 def _product(a: Array, b: Array) -> Array:

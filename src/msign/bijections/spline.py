@@ -29,6 +29,21 @@ def spline_numbers(bins: int) -> int:
     return 3 * bins - 1
 
 
+def numbers_through(
+    x: np.ndarray, y: np.ndarray, slopes: np.ndarray, interval: float, least: float
+) -> np.ndarray:
+    """Numbers `(3 bins - 1, ...)` of splines from inner knots x to y `(bins - 1, ...)`.
+
+    `slopes` are their derivatives there.
+    """
+    ends = np.full((1, *x.shape[1:]), interval)
+    sizes = [np.diff(np.sort(np.concatenate([-ends, a, ends]), axis=0), axis=0) for a in (x, y)]
+    fractions = [np.log(np.maximum(size - least, 1e-3 * least)) for size in sizes]
+    beyond = np.maximum(slopes - least, 1e-3 * least)
+    raw = beyond + np.log(-np.expm1(-beyond)) - _one(least)  # inverse of softplus
+    return np.concatenate([*fractions, raw])
+
+
 class SplineMap(AbstractBijection):
     """A spline of each variable by itself, the identity at the start.
 
@@ -59,13 +74,8 @@ class SplineMap(AbstractBijection):
 
     def through(self, x: np.ndarray, y: np.ndarray, slopes: np.ndarray) -> "SplineMap":
         """The spline of one variable from inner knots x to y, with these derivatives there."""
-        ends = np.array([-self.interval, self.interval])
-        sizes = [np.diff(np.sort(np.concatenate([ends, inner]))) for inner in (x, y)]
-        fractions = [np.log(np.maximum(size - self.least, 1e-3 * self.least)) for size in sizes]
-        beyond = np.maximum(slopes - self.least, 1e-3 * self.least)
-        raw = beyond + np.log(-np.expm1(-beyond)) - _one(self.least)  # inverse of softplus
-        numbers = np.concatenate([*fractions, raw])[:, None]
-        return eqx.tree_at(lambda spline: spline.numbers, self, on_device(numbers))
+        numbers = numbers_through(x, y, slopes, self.interval, self.least)
+        return eqx.tree_at(lambda spline: spline.numbers, self, on_device(numbers[:, None]))
 
     def transform_and_log_det(
         self, x: Array, condition: Array | None = None
@@ -165,12 +175,35 @@ def rational_quadratic(xi: Any, slope: Any, left: Any, right: Any) -> tuple[Any,
     return (slope * xi**2 + left * both) / curve, top, curve
 
 
+class Bins(NamedTuple):
+    """Of splines: widths and heights `(bins, c)`, slopes at their ends `(bins + 1, c)`."""
+
+    widths: Array
+    heights: Array
+    slopes: Array
+
+
+def bins_of(numbers: Array, interval: float, least: float) -> Bins:
+    """What unconstrained numbers `(3 bins - 1, c)` mean."""
+    bins = (numbers.shape[0] + 1) // 3
+    raw = numbers[:bins], numbers[bins : 2 * bins]
+    widths, heights = (sizes_of(part, interval, least) for part in raw)
+    inner = jax.nn.softplus(numbers[2 * bins :] + _one(least)) + least
+    end = jnp.ones_like(inner[:1])
+    return Bins(widths, heights, jnp.concatenate([end, inner, end]))
+
+
 def _evaluated(
     v: Array, numbers: Array, interval: float, least: float, inverse: bool
 ) -> tuple[Array, Array]:
+    return evaluated(v, bins_of(numbers, interval, least), interval, inverse)
+
+
+def evaluated(v: Array, bins: Bins, interval: float, inverse: bool) -> tuple[Array, Array]:
+    """Values `(c,)` through splines, or through their inverses, and log-derivatives."""
     inside = jnp.abs(v) < interval
     at = jnp.where(inside, v, 0.0)
-    b = _bin(at, numbers, interval, least, inverse)
+    b = _bin(at, bins, interval, inverse)
     slope = b.height / b.width
     bend = b.right + b.left - 2 * slope
     if inverse:
@@ -190,14 +223,10 @@ def _evaluated(
     return jnp.where(inside, out, v), jnp.where(inside, log_slope, 0.0)
 
 
-def _bin(v: Array, numbers: Array, interval: float, least: float, inverse: bool) -> _Bin:
-    bins = (numbers.shape[0] + 1) // 3
-    raw = numbers[:bins], numbers[bins : 2 * bins]
-    widths, heights = (_sizes(part, interval, least) for part in raw)
-    inner = jax.nn.softplus(numbers[2 * bins :] + _one(least)) + least
-    end = jnp.ones_like(inner[:1])
-    slopes = jnp.concatenate([end, inner, end])
-    before = jnp.tril(jnp.ones((bins, bins), v.dtype), -1)  # a product is faster than a cumsum
+def _bin(v: Array, bins: Bins, interval: float, inverse: bool) -> _Bin:
+    widths, heights, slopes = bins
+    # A product is faster than a cumsum.
+    before = jnp.tril(jnp.ones((len(widths), len(widths)), v.dtype), -1)
     x, y = (_product(before, s) - interval for s in (widths, heights))
     past = (v >= (y if inverse else x)).astype(v.dtype)  # 1 up to the bin of v, 0 behind it
     here = past - jnp.concatenate([past[1:], jnp.zeros_like(past[:1])])
@@ -212,7 +241,7 @@ def _product(a: Array, b: Array) -> Array:
     return jnp.tensordot(a, b, 1, precision=jax.lax.Precision.HIGHEST)
 
 
-def _sizes(raw: Array, interval: float, least: float) -> Array:
+def sizes_of(raw: Array, interval: float, least: float) -> Array:
     """Positive sizes that fill [-interval, interval]."""
     return least + (2 * interval - len(raw) * least) * jax.nn.softmax(raw, 0)
 

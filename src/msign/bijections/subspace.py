@@ -25,7 +25,8 @@ from flowjax.bijections import (
 from jaxtyping import Array, ArrayLike, PRNGKeyArray
 
 from msign import checks
-from msign.bijections.dense import DenseCoupling, SplineCoupling, widened
+from msign.bijections.dense import DenseCoupling, widened
+from msign.bijections.plane import PlaneMap
 from msign.bijections.spline import SplineMap
 from msign.bijections.triangular import TriangularMap
 from msign.bijections.whitened import Whitened
@@ -43,36 +44,34 @@ class InformedConfig:
     Attributes:
         max_rank: Largest dimension of the subspace (where gradients say that the posterior is
             Gaussian, as many as they can tell).
-        spline_rank: Couplings of up to this number of variables are splines, of more affine: these
-            cost a fraction, and bend densities well enough where each has many others to lean on.
+        spline_rank: Up to this number of variables, two at the most, are moved by splines, which
+            have closed forms; more of them by affine couplings.
         blocks: Affine couplings of a flow.
-        splines: Spline couplings of a flow.
-        single: Bins of the spline by which a single variable is moved.
-        hidden: Width of the two hidden layers of affine couplings.
-        spline_hidden: That of spline couplings.
-        knots: Bins of a spline.
+        hidden: Width of their two hidden layers.
+        single: Bins of the spline by which a single variable, or the first of two, is moved.
+        conditional: Bins of those of the second.
+        rows: Values of the first variable for each of which the second has a spline.
         interval: Splines act on [-interval, interval] and are the identity outside.
     """
 
     max_rank: int = 64
     spline_rank: int = 2
     blocks: int = 10
-    splines: int = 6
-    single: int = 96
     hidden: int = 96
-    spline_hidden: int = 24
-    knots: int = 16
+    single: int = 96
+    conditional: int = 64
+    rows: int = 257
     interval: float = 6.0
 
     def __post_init__(self) -> None:
         checks.integer("max_rank", self.max_rank, 1)
-        checks.integer("spline_rank", self.spline_rank, 0)
+        if checks.integer("spline_rank", self.spline_rank, 0) > 2:
+            raise ValueError(f"spline_rank must be 0, 1 or 2, got {self.spline_rank}")
         checks.integer("blocks", self.blocks, 1)
-        checks.integer("splines", self.splines, 1)
-        checks.integer("single", self.single, 8)
         checks.integer("hidden", self.hidden, 1)
-        checks.integer("spline_hidden", self.spline_hidden, 1)
-        checks.integer("knots", self.knots, 2)
+        checks.integer("single", self.single, 8)
+        checks.integer("conditional", self.conditional, 4)
+        checks.integer("rows", self.rows, 2)
         checks.positive("interval", self.interval)
 
 
@@ -213,7 +212,8 @@ def informed_flow(key: PRNGKeyArray, growth: Growth, config: InformedConfig) -> 
 
     - `inner`: couplings of all variables next to the noise, then the flow so far on the leading
       ones, then an affine map of all (that of the flow so far, where it is nothing else);
-    - `wider`: the couplings and the affine map of the flow so far take in more variables;
+    - `wider`: the couplings, or the spline of a single variable, and the affine map of the flow so
+      far take in more variables;
     - `outer`: couplings and affine map behind the flow so far, which is not trained any more;
     - `affine`: an affine map alone, in the place of any flow so far.
     """
@@ -243,8 +243,7 @@ def grown_flow(
     if place == "wider":
         own, *others, last = flow.bijections
         others = [Indexed(other.bijection, other.idxs, (rank,)) for other in others]
-        wide = Scan(widened(couplings.bijection, own.bijection))
-        return Chain([wide, *others, _extended(last, rank)])
+        return Chain([_taking_in(couplings, own), *others, _extended(last, rank)])
     leading = jax.device_put(np.arange(flow.shape[0]))
     if place == "inner":
         return Chain([couplings, Indexed(flow, leading, (rank,)), affine])
@@ -253,10 +252,22 @@ def grown_flow(
     return Chain([so_far, Invert(paramax.non_trainable(affine)), couplings, affine])
 
 
-def can_widen(flow: Chain) -> bool:
-    """Whether a flow can take in more variables as it is: its couplings are affine ones."""
+def can_widen(flow: Chain, rank: int, config: InformedConfig) -> bool:
+    """Whether a flow can take in more variables as it is.
+
+    Affine couplings can, and the spline of a single variable can become that of the first of two.
+    """
     first = flow.bijections[0]
+    if isinstance(first, SplineMap):
+        return rank <= config.spline_rank
     return isinstance(first, Scan) and isinstance(first.bijection, DenseCoupling)
+
+
+def _taking_in(fresh: AbstractBijection, own: AbstractBijection) -> AbstractBijection:
+    """Layers of more variables that do to the first ones what their `own` layers do."""
+    if isinstance(fresh, PlaneMap):
+        return fresh.with_first(own)
+    return Scan(widened(fresh.bijection, own.bijection))
 
 
 def _extended(affine: TriangularMap, rank: int) -> TriangularMap:
@@ -288,21 +299,18 @@ def informed_stack(key: PRNGKeyArray, rank: int, config: InformedConfig) -> Chai
     Variables are expected in order of falling stiffness: the last couplings move the stiffest
     ones given all others.
     """
+    ends = config.interval, NARROW
     if rank == 1:
-        return Chain([SplineMap(1, config.single, config.interval, NARROW), TriangularMap(1)])
-    affine = rank > config.spline_rank
-    blocks = config.blocks if affine else config.splines
-    moved = np.stack([_moved(k, blocks, rank) for k in range(blocks)])
+        return Chain([SplineMap(1, config.single, *ends), TriangularMap(1)])
+    if rank <= config.spline_rank:
+        plane = PlaneMap(config.single, config.conditional, config.rows, *ends)
+        return Chain([plane, TriangularMap(2)])
+    moved = np.stack([_moved(k, config.blocks, rank) for k in range(config.blocks)])
     candidates = int(moved.sum(1).max())
-
-    def coupling(key: PRNGKeyArray, moved: np.ndarray) -> AbstractBijection:
-        if affine:
-            return DenseCoupling(key, moved, candidates, config.hidden)
-        return SplineCoupling(
-            key, moved, candidates, config.spline_hidden, config.knots, config.interval
-        )
-
-    couplings = [coupling(jr.fold_in(key, k), moved[k]) for k in range(blocks)]
+    couplings = [
+        DenseCoupling(jr.fold_in(key, k), each, candidates, config.hidden)
+        for k, each in enumerate(moved)
+    ]
     return Chain([Scan(jax.tree.map(_stacked, *couplings)), TriangularMap(rank)])
 
 

@@ -38,7 +38,7 @@ def drawn(model: Variables, key) -> Simulated:
 @functools.cache
 def trained() -> tuple[Stage, Variables, PoolState, list[float]]:
     """A model that has learned the modes, with all fields that it has seen."""
-    flow = informed_flow(jr.key(0), ((1, "inner"),), InformedConfig(splines=2, hidden=8, knots=8))
+    flow = informed_flow(jr.key(0), ((1, "inner"),), InformedConfig())
     model = Variables(flow, None, 1)
     stage = stage_of(model, NO_OBSERVATIONS, round_size=N, rounds=ROUNDS, learning_rate=5e-3)
     state, divergences = POOL.init(stage), []

@@ -87,7 +87,7 @@ class Informed(FlowKind):
             growth: Growth = ((basis.shape[1], "affine"),)
         else:
             basis = align(basis, lifted)
-            growth = _growth(carried, basis.shape[1], given.train)
+            growth = _growth(carried, basis.shape[1], given.train, self.config)
             flow = self._grown(given, carried, growth, basis, probe)
         inner = InformedFlow(basis, flow, lifted, carried and carried.flow, growth)
         return Whitened(inner, prior)
@@ -207,7 +207,7 @@ def _proposal(given: Start, carried: Carried | None) -> Variables:
     return Variables(carried.flow, paramax.non_trainable(on_device(carried.lifted)), d)
 
 
-def _growth(carried: Carried | None, rank: int, train: str) -> Growth:
+def _growth(carried: Carried | None, rank: int, train: str, config: InformedConfig) -> Growth:
     """How the flow of a stage grows: where it has new variables, or where it alone is trained."""
     if carried is None:
         return ((rank, "inner"),)
@@ -215,7 +215,8 @@ def _growth(carried: Carried | None, rank: int, train: str) -> Growth:
         return (*carried.growth, (rank, "outer"))
     if rank == carried.lifted.shape[1] and carried.growth[-1][1] != "affine":
         return carried.growth
-    return (*carried.growth, (rank, "wider" if can_widen(carried.flow) else "inner"))
+    wider = can_widen(carried.flow, rank, config)
+    return (*carried.growth, (rank, "wider" if wider else "inner"))
 
 
 def _exact_gaussian(

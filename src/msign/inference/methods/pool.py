@@ -1,6 +1,7 @@
 """Learning from a pool: all fields that the stage has simulated are used again and again."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -14,12 +15,13 @@ from msign.compilation import compiled_in_order
 from msign.devices import local, spread
 from msign.inference.methods.base import Method, MethodState, Stage
 from msign.inference.methods.objectives import pool_jeffreys, stray_penalty
+from msign.inference.methods.plane import interpolated, rearrangement
 from msign.inference.methods.polynomial import LATEST, Polynomial, fit_polynomial
-from msign.inference.methods.rearrangement import is_rearrangement, rearranged
 from msign.inference.methods.sample_pool import SamplePool
 from msign.inference.simulate import Simulated
 from msign.inference.target import Tempered, bounded_below
 from msign.noise import generator, on_device
+from msign.problems.data_likelihood import DataLikelihood
 from msign.training import adam, combine, descend, split_trainable
 from msign.variables import Variables, in_pieces
 
@@ -101,9 +103,10 @@ class Pool(Method):
         pool = state.pool
         target = pool.normalised(state.target)
         bound = self._bound(stage, state, float(target[: pool.size].max()))
-        if is_rearrangement(model.flow):
-            known = pool.s[: pool.size, 0], target[: pool.size]
-            flow, loss = rearranged(model.flow, *known, lambda s: _highest(bound, s[:, None]))
+        rearranged = rearrangement(model.flow)
+        if rearranged is not None:
+            known = pool.s[: pool.size], target[: pool.size]
+            flow, loss = rearranged(model.flow, *known, self._emulated(stage, state, bound))
             return state, model.with_flow(flow), loss
         chances = pool.chances(target, self.picked)
         measure = pool.mixture()[: pool.size] + np.log(pool.size * chances)
@@ -120,6 +123,27 @@ class Pool(Method):
             self.clip_norm,
         )
         return state, model.with_flow(combine(local(moved), rest).flow), float(value)
+
+    def _emulated(
+        self, stage: Stage, state: PoolState, bound: "Bound"
+    ) -> Callable[[np.ndarray], np.ndarray]:
+        """Log target - log prior, up to a constant, as a function of variables `(n, m)`.
+
+        Of two variables by what the fields nearby predict, of one by a polynomial.
+        """
+        pool, n = state.pool, state.pool.size
+        rows = np.flatnonzero(np.all(np.isfinite(pool.features[:n]), axis=1))
+        if pool.s.shape[1] == 1 or not pool.features.shape[1] or len(rows) < 2:
+            return lambda s: _highest(bound, s)
+        predicted = interpolated(pool.s[rows], pool.features[rows].astype(np.float64))
+        likelihood = stage.simulator.likelihood(stage.scale)
+        temperature = float(state.target.temperature)
+
+        def emulated(s: np.ndarray) -> np.ndarray:
+            features = predicted(s)
+            return temperature * in_pieces(lambda part: (_value(likelihood, part),), features)[0]
+
+        return emulated
 
     def _bound(self, stage: Stage, state: PoolState, highest: float) -> "Bound":
         """What the target does not exceed, by an emulator through fields of all rounds.
@@ -167,6 +191,11 @@ def _highest(bound: Bound, s: np.ndarray) -> np.ndarray:
 @eqx.filter_jit
 def _bounded(bound: Bound, s: Array) -> Array:
     return bound(s)
+
+
+@eqx.filter_jit
+def _value(likelihood: DataLikelihood, features: Array) -> Array:
+    return jax.vmap(lambda f: jnp.sum(likelihood.terms(f)))(features)
 
 
 @eqx.filter_jit

@@ -3,14 +3,14 @@
 With F the distribution function of a density p, s = F^{-1}(Phi(z)) is the only increasing map that
 turns standard normal z into p. A pool says what log p is at its fields, so that there is nothing to
 descend: a curve through them, its integral, and a spline through as many points of the map as it
-has knots, each put where the spline is furthest off.
+has knots, each put where the spline is furthest off. Two variables: `plane.py`.
 """
 
 from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from flowjax.bijections import AbstractBijection, Chain
+from flowjax.bijections import Chain
 from scipy.interpolate import PchipInterpolator
 from scipy.special import ndtri
 
@@ -24,7 +24,7 @@ FAR = 40.0  # nats below the outermost field to which the target is continued
 GRADED = np.concatenate([0.5 ** np.arange(20, 1, -1), 1 - 0.5 ** np.arange(1, 21)])
 
 
-class _Target(NamedTuple):
+class Target(NamedTuple):
     """A density on a grid, and the map from noise z to s that has it.
 
     The mass is that between a point and the next.
@@ -40,35 +40,32 @@ class _Target(NamedTuple):
         """Log ds/dz."""
         return _log_normal(self.z) - self.log_density
 
-    def finer(self) -> "_Target":
+    def finer(self) -> "Target":
         """The same with a point half-way between any two."""
         z, s, log_density = (_with_middles(a) for a in (self.z, self.s, self.log_density))
         mass = np.repeat(0.5 * self.mass, 2)[:-1]
-        return _Target(z, s, log_density, mass)
+        return Target(z, s, log_density, mass)
 
 
-def is_rearrangement(flow: AbstractBijection) -> bool:
-    """Whether a flow is a spline of one variable and an affine map."""
-    return (
-        isinstance(flow, Chain)
-        and flow.shape == (1,)
-        and [type(part) for part in flow.bijections] == [SplineMap, TriangularMap]
-    )
-
-
-def rearranged(
+def rearranged_line(
     flow: Chain, s: np.ndarray, values: np.ndarray, emulated: Callable[[np.ndarray], np.ndarray]
 ) -> tuple[Chain, float]:
     """The flow that has a given density, and its Jeffreys divergence from it on a grid.
 
     Args:
-        flow: One of the same kind, whose place it takes.
-        s: The variable at the fields of a pool `(n,)`.
+        flow: A spline of one variable and an affine map, whose place it takes.
+        s: The variable at the fields of a pool `(n, 1)`.
         values: Log target - log prior there, up to a constant `(n,)`.
-        emulated: An approximation of them, up to a constant, as a function of s `(m,)`.
+        emulated: An approximation of them, up to a constant, as a function of `(m, 1)` variables.
     """
     spline = flow.bijections[0]
-    target = _integrated(*_curve(s, values, emulated), spline.interval)
+    curve = _curve(s[:, 0], values, lambda x: emulated(x[:, None]))
+    moved, scale, shift, error = spline_to(spline, integrated(*curve, spline.interval))
+    return Chain([moved, TriangularMap.from_matrix(np.array([[scale]]), np.array([shift]))]), error
+
+
+def spline_to(spline: SplineMap, target: Target) -> tuple[SplineMap, float, float, float]:
+    """A spline of the same kind that has the density of scale x + shift, and its error."""
     while len(target.z) < 2 * spline.knots:
         target = target.finer()
     scale = (target.s[-1] - target.s[0]) / (2 * spline.interval)
@@ -79,8 +76,7 @@ def rearranged(
     knots, error = _knots(unit, spline)
     inner = knots[1:-1]
     moved = spline.through(unit.z[inner], unit.s[inner], np.exp(unit.log_slope[inner]))
-    affine = TriangularMap.from_matrix(np.array([[scale]]), np.array([shift]))
-    return Chain([moved, affine]), error
+    return moved, scale, shift, error
 
 
 # --- the density ----------------------------------------------------------------------------------
@@ -143,13 +139,18 @@ def _tail(x: np.ndarray, log_density: np.ndarray) -> tuple[np.ndarray, np.ndarra
     return x[0] + slope - np.sqrt(slope**2 + 2 * fall), log_density[0] - fall
 
 
-def _integrated(grid: np.ndarray, curve: np.ndarray, interval: float) -> _Target:
+def masses(grid: np.ndarray, curve: np.ndarray) -> np.ndarray:
+    """Of a density between the points of a grid `(..., n)`, where its logarithm is linear."""
+    rise, p = np.diff(curve), np.exp(curve)
+    bent = np.abs(rise) > 1e-6
+    mean = np.where(bent, np.diff(p) / np.where(bent, rise, 1), 0.5 * (p[..., 1:] + p[..., :-1]))
+    return mean * np.diff(grid)
+
+
+def integrated(grid: np.ndarray, curve: np.ndarray, interval: float) -> Target:
     """The density made one, and the map that has it, for noise in [-interval, interval]."""
     curve = curve - curve.max()
-    rise, p = np.diff(curve), np.exp(curve)
-    bent = np.abs(rise) > 1e-6  # between points the log-density is linear
-    mean = np.where(bent, np.diff(p) / np.where(bent, rise, 1), 0.5 * (p[1:] + p[:-1]))
-    part = mean * np.diff(grid)
+    part = masses(grid, curve)
     total = part.sum()
     below = np.append(0, np.cumsum(part)) / total
     above = np.append(np.cumsum(part[::-1])[::-1], 0) / total
@@ -157,7 +158,7 @@ def _integrated(grid: np.ndarray, curve: np.ndarray, interval: float) -> _Target
     ends = np.interp([-interval, interval], z, grid)
     inside = np.abs(z) < interval
     inside[1:] &= np.diff(z) > 0
-    return _Target(
+    return Target(
         np.concatenate([[-interval], z[inside], [interval]]),
         np.concatenate([ends[:1], grid[inside], ends[1:]]),
         np.pad(curve[inside] - np.log(total), 1, mode="edge"),
@@ -168,7 +169,7 @@ def _integrated(grid: np.ndarray, curve: np.ndarray, interval: float) -> _Target
 # --- the spline -----------------------------------------------------------------------------------
 
 
-def _knots(target: _Target, spline: SplineMap) -> tuple[np.ndarray, float]:
+def _knots(target: Target, spline: SplineMap) -> tuple[np.ndarray, float]:
     """Which points of the grid are knots, both ends included, and the error of the spline there.
 
     The bins with the largest errors are halved, by how much the log-slope varies in them, until
@@ -193,7 +194,7 @@ def _knots(target: _Target, spline: SplineMap) -> tuple[np.ndarray, float]:
         knots = np.union1d(knots, middle[worst[-max(1, missing // 4) :]])
 
 
-def _errors(target: _Target, knots: np.ndarray) -> np.ndarray:
+def _errors(target: Target, knots: np.ndarray) -> np.ndarray:
     """What each point of the grid adds to the Jeffreys divergence of a spline with these knots."""
     x, y = target.z[knots], target.s[knots]
     slopes = np.exp(target.log_slope[knots])
