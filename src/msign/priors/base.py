@@ -70,6 +70,7 @@ class Prior(eqx.Module):
         """Array arguments of the constructor that `describe` leaves out."""
         return {}
 
+    @eqx.filter_jit
     def log_prob(self, x: ArrayLike) -> Array:
         """Log-density of fields, normalised."""
         u = self.whiten(self.lattice.check("x", x))
