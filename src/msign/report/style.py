@@ -87,8 +87,7 @@ def _transparent(figure: Figure) -> str:
     for patch in patches:
         patch.set(facecolor="none", edgecolor="none")
     try:
-        style = {"svg.fonttype": "none", "svg.hashsalt": "msign", "svg.image_inline": True}
-        with rc_context(style):
+        with rc_context({"svg.fonttype": "none", "svg.hashsalt": "msign", "svg.image_inline": True}):
             FigureCanvasSVG(figure).print_svg(buffer, metadata=empty)
     finally:
         for patch, (face, edge) in zip(patches, colours, strict=True):
