@@ -86,10 +86,8 @@ def _transparent(figure: Figure) -> str:
     colours = [(patch.get_facecolor(), patch.get_edgecolor()) for patch in patches]
     for patch in patches:
         patch.set(facecolor="none", edgecolor="none")
-    try:
-        with rc_context({"svg.fonttype": "none", "svg.hashsalt": "msign", "svg.image_inline": True}):
-            FigureCanvasSVG(figure).print_svg(buffer, metadata=empty)
-    finally:
-        for patch, (face, edge) in zip(patches, colours, strict=True):
-            patch.set(facecolor=face, edgecolor=edge)
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "msign", "svg.image_inline": True}):
+        FigureCanvasSVG(figure).print_svg(buffer, metadata=empty)
+    for patch, (face, edge) in zip(patches, colours, strict=True):
+        patch.set(facecolor=face, edgecolor=edge)
     return buffer.getvalue().decode()
