@@ -71,8 +71,17 @@ def identical(a: Any, b: Any) -> bool:
 
 def matrix_of(f: Callable[[Any], Any], d: int) -> np.ndarray:
     """The matrix of an affine map of vectors of length d, one column per basis vector."""
-    points = jnp.asarray(np.concatenate([np.zeros((1, d)), np.eye(d)]))
-    origin, *columns = np.asarray(_mapped(f, points)).reshape(d + 1, -1)
+    return matrix_by_values(_mapped(f, origin_and_basis(d)))
+
+
+def origin_and_basis(d: int) -> np.ndarray:
+    """Points `(d + 1, d)` at which an affine map says all that it is."""
+    return np.concatenate([np.zeros((1, d)), np.eye(d)])
+
+
+def matrix_by_values(values: Any) -> np.ndarray:
+    """The matrix of an affine map by its values at the origin and the basis vectors."""
+    origin, *columns = np.asarray(values).reshape(len(values), -1)
     return np.stack(columns, 1) - origin[:, None]
 
 

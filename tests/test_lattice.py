@@ -1,9 +1,10 @@
 """Lattices, pooling A, upsampling B, blocks and the Haar basis."""
 
+import functools
 import itertools
 import math
 
-import jax.numpy as jnp
+import jax
 import numpy as np
 import pytest
 
@@ -19,7 +20,30 @@ LATTICES = [
 
 
 def field(lattice, *batch):
-    return jnp.asarray(np.random.default_rng(seeded(0)).normal(size=(*batch, *lattice.field_shape)))
+    return np.random.default_rng(seeded(0)).normal(size=(*batch, *lattice.field_shape))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def pooled_and_back(lattice, x):
+    """Pooled fields, those upsampled again, and these pooled: one program."""
+    coarse = lattice.pool(x)
+    fine = lattice.upsample(coarse)
+    return coarse, fine, lattice.pool(fine)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def in_blocks(lattice, x):
+    """Blocks, bands and flat coordinates of fields, and the way back of each: one program."""
+    window = lattice.factors
+    blocks = to_blocks(x.reshape(len(x), *lattice.shape, -1), window)
+    found = bands(blocks, window)
+    flat = split_bands(found, 0.7, lattice.ndim)
+    back = (
+        from_blocks(blocks, window),
+        bands(found, window, inverse=True),
+        join_bands(flat, lattice, 0.7),
+    )
+    return blocks, found, back, lattice.pool(x), haar(blocks) if set(window) == {2} else None
 
 
 @pytest.mark.parametrize(
@@ -71,13 +95,12 @@ def test_sizes():
 @pytest.mark.parametrize("lattice", LATTICES, ids=repr)
 def test_pooling_averages_windows_and_undoes_upsampling(lattice):
     x = field(lattice, 5)
-    coarse = lattice.pool(x)
+    coarse, fine, again = map(np.asarray, pooled_and_back(lattice, x))
     assert coarse.shape == (5, *lattice.coarsen().field_shape)
     corner = x[(slice(None), *map(slice, lattice.factors))]
     first = corner.mean(tuple(range(1, lattice.ndim + 1)))
     np.testing.assert_allclose(coarse[(slice(None),) + (0,) * lattice.ndim], first)
-    fine = lattice.upsample(coarse)
-    np.testing.assert_allclose(lattice.pool(fine), coarse)
+    np.testing.assert_allclose(again, coarse)
     p = lattice.factors[0]
     for i in range(1, p):
         np.testing.assert_array_equal(fine[:, ::p], fine[:, i::p])
@@ -85,17 +108,13 @@ def test_pooling_averages_windows_and_undoes_upsampling(lattice):
 
 @pytest.mark.parametrize("lattice", LATTICES, ids=repr)
 def test_blocks_and_bands_are_inverted(lattice):
-    x = field(lattice, 2).reshape(2, *lattice.shape, -1)
-    window = lattice.factors
-    blocks = to_blocks(x, window)
-    np.testing.assert_array_equal(from_blocks(blocks, window), x)
-    found = bands(blocks, window)
-    np.testing.assert_allclose(bands(found, window, inverse=True), blocks, atol=1e-14)
+    x = field(lattice, 2)
+    blocks, found, back, pooled, by_haar = jax.tree.map(np.asarray, in_blocks(lattice, x))
+    np.testing.assert_array_equal(back[0], x.reshape(2, *lattice.shape, -1))
+    np.testing.assert_allclose(back[1], blocks, atol=1e-14)
     np.testing.assert_allclose((found**2).sum(), (x**2).sum())  # orthonormal
-    low = found[..., 0, :] * math.prod(window) ** -0.5
-    pooled = lattice.pool(x.reshape(2, *lattice.field_shape)).reshape(low.shape)
-    np.testing.assert_allclose(low, pooled)
-    flat = split_bands(found, 0.7, lattice.ndim)
-    np.testing.assert_allclose(join_bands(flat, lattice, 0.7), found, atol=1e-14)
-    if set(window) == {2}:
-        np.testing.assert_array_equal(found, haar(blocks))
+    low = found[..., 0, :] * math.prod(lattice.factors) ** -0.5
+    np.testing.assert_allclose(low, pooled.reshape(low.shape))
+    np.testing.assert_allclose(back[2], found, atol=1e-14)
+    if by_haar is not None:
+        np.testing.assert_array_equal(found, by_haar)

@@ -20,7 +20,6 @@ from typing import Any, TypeVar
 import equinox as eqx
 import flowjax.bijections as flowjax_bijections
 import jax
-import jax.numpy as jnp
 import numpy as np
 import paramax
 from jaxtyping import PyTree
@@ -28,6 +27,7 @@ from jaxtyping import PyTree
 from msign import checks
 from msign.bijections import GlowConfig
 from msign.devices import writes_files
+from msign.noise import as_array
 from msign.priors import DensePrior, LaplacePrior, Prior, ScalarPrior, SpectralPrior
 
 FORMAT = 1
@@ -152,7 +152,7 @@ def load(path: str | os.PathLike[str], like: T, finite: bool = True) -> T:
         if not _is_array(leaf):
             return leaf
         array = next(ordered)
-        return array if isinstance(leaf, np.ndarray) else jnp.asarray(array)
+        return array if isinstance(leaf, np.ndarray) else as_array(array)
 
     return jax.tree.map(restored, like)
 

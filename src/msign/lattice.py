@@ -19,6 +19,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike
 
 from msign import checks
+from msign.noise import as_array
 
 PRIMES = (2, 3, 5)  # by which a side may be divided, in this order
 
@@ -146,7 +147,7 @@ class Lattice:
 
     def check(self, name: str, x: ArrayLike) -> Array:
         """`x` as an array of fields on this lattice, or an error that names it."""
-        array = jnp.asarray(x)
+        array = as_array(x)
         checks.shape(name, array.shape, self.field_shape)
         return array
 

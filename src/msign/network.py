@@ -24,6 +24,7 @@ from msign import archive, checks, passes
 from msign.bijections import GlowConfig, Whitened, glow_flow
 from msign.bijections.subspace import informed_part
 from msign.lattice import Lattice
+from msign.noise import as_array, on_device
 from msign.passes import part_of_flow
 from msign.priors import Prior, WhitenedNearest
 from msign.variables import Variables
@@ -174,7 +175,7 @@ class MsIGN(eqx.Module):
         """Draw n fields and the log-density, at that temperature, of each, in one pass."""
         scale = self._scale(scale)
         z = self.noise(key, n, scale)
-        t = jnp.asarray(checks.positive("temperature", temperature))
+        t = on_device(checks.positive("temperature", temperature))
         return passes.sample_and_log_prob(self, z, scale, self._upto(upto, scale), t)
 
     def noise(self, key: PRNGKeyArray, n: int, scale: int | None = None) -> tuple[Array, ...]:
@@ -203,7 +204,7 @@ class MsIGN(eqx.Module):
 
     def encode(self, x: ArrayLike, *, upto: int | None = None) -> tuple[Array, ...]:
         """Noise `(z_1, ..., z_l)` of fields, T^{-1}(x); the scale is that of the field's shape."""
-        x = jnp.asarray(x)
+        x = as_array(x)
         scale = self._scale_of(x)
         return passes.encode(self, x, scale, self._upto(upto, scale))
 
@@ -397,7 +398,7 @@ class MsIGN(eqx.Module):
         raise ValueError(f"x must end in one of the shapes {shapes}, got {x.shape}")
 
     def _check_noise(self, z: Sequence[ArrayLike], scale: int) -> tuple[Array, ...]:
-        arrays = tuple(jnp.asarray(entry) for entry in z)
+        arrays = tuple(as_array(entry) for entry in z)
         for l, (entry, size) in enumerate(
             zip(arrays, self.noise_sizes(scale), strict=True), start=1
         ):

@@ -119,3 +119,8 @@ def default_dtype() -> np.dtype:
 def on_device(array: ArrayLike) -> Array:
     """The array in the precision of JAX; unlike ``jnp.asarray`` without a program to compile."""
     return jax.device_put(np.asarray(array, default_dtype()))
+
+
+def as_array(array: ArrayLike) -> Array:
+    """As `jnp.asarray`, which compiles a program for each shape of a NumPy array."""
+    return jax.device_put(array) if isinstance(array, np.ndarray) else jnp.asarray(array)

@@ -13,8 +13,10 @@ from helpers import (
     covariance_of,
     identical,
     in_float32,
+    matrix_by_values,
     matrix_of,
     moved,
+    origin_and_basis,
     pooling_of,
     random_covariance,
     seeded,
@@ -107,24 +109,26 @@ def test_laplace_conditioning_is_theorem_3_1(shape, boundary):
 
 
 @eqx.filter_jit
-def refined(layer, coarse, noise):
+def refined(layer, coarse, noise, points):
     fine = layer.upsample(coarse, noise)
-    return fine, layer.split(fine), layer.transform_and_log_det(fine.reshape(-1))[1]
+    log_det = layer.transform_and_log_det(fine.reshape(-1))[1]
+    return fine, layer.split(fine), log_det, jax.vmap(layer.transform)(points)
 
 
 def check_conditioning(prior, sigma, a):
     """PC(x_c, z) = U^c x_c + W z with the conditional mean and covariance of Theorem 3.1."""
     layer = prior.conditioning()
-    j = matrix_of(layer.transform, prior.lattice.dim)
+    rng = np.random.default_rng(seeded(1))
+    coarse = rng.normal(size=layer.coarse_lattice.field_shape)
+    noise = rng.normal(size=layer.shape[0] - coarse.size)
+    points = origin_and_basis(prior.lattice.dim)
+    fine, parts, log_det, values = refined(layer, coarse, noise, points)
+    j = matrix_by_values(values)
     mean_part, noise_part = np.split(j, [len(a)], 1)
     gain = sigma @ a.T @ np.linalg.inv(a @ sigma @ a.T)
     np.testing.assert_allclose(mean_part, gain, rtol=0, atol=1e-10)
     conditional = sigma - gain @ a @ sigma
     np.testing.assert_allclose(noise_part @ noise_part.T, conditional, rtol=0, atol=1e-10)
-    rng = np.random.default_rng(seeded(1))
-    coarse = rng.normal(size=layer.coarse_lattice.field_shape)
-    noise = rng.normal(size=layer.shape[0] - coarse.size)
-    fine, parts, log_det = refined(layer, coarse, noise)
     np.testing.assert_allclose(log_det, np.linalg.slogdet(j)[1], rtol=0, atol=1e-9)
     assert fine.shape == prior.lattice.field_shape
     np.testing.assert_allclose(a @ np.ravel(fine), np.ravel(coarse), rtol=0, atol=1e-11)

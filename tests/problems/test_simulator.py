@@ -11,7 +11,7 @@ import pytest
 from helpers import refused, seeded
 from msign import InverseProblem, LaplacePrior, likelihoods
 from msign.noise import normal
-from msign.problems import BudgetExceeded, SimulationError, Simulator
+from msign.problems import BudgetExceeded, SimulationError, Simulator, at_scale
 from msign.problems.data_likelihood import Inflation
 
 PRIOR = LaplacePrior((8, 8), alpha=0.5, beta=2.0)
@@ -254,11 +254,14 @@ def test_inflated_and_plain_noise_share_compiled_programs():
             one.evaluate(np.zeros((n, 4)), 1)
             one.evaluate(np.zeros((n, 4)), 1, gradient=True)
     assert model.features._cache_size() == model.features_and_gradient._cache_size() == 1
-    called = problem("vjp")
-    for n in (5, 6, 7, 8):
-        Simulator(called).evaluate(np.zeros((n, 4)), 1, gradient=True)
-    model = called.at_scale(1)
-    assert model.fields._cache_size() == model.pull._cache_size() == 1
+
+
+def test_problems_of_equal_priors_share_programs_around_a_forward_map_in_numpy():
+    shared = (at_scale._compiled_fields, at_scale._compiled_pull)
+    jax.clear_caches()
+    for n in (5, 6, 7, 8):  # padded to 8
+        Simulator(problem("vjp")).evaluate(np.zeros((n, 4)), 1, gradient=True)
+        assert [function._cache_size() for function in shared] == [1, 1]
 
 
 # --- failures and checks -------------------------------------------------------------------------

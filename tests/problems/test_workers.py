@@ -1,6 +1,7 @@
 """Forward maps evaluated by workers: the same numbers, lost workers, crashes, counts."""
 
 import concurrent.futures
+import functools
 import inspect
 import multiprocessing.pool
 import os
@@ -22,6 +23,8 @@ from msign.problems import SimulationError, Simulator, SimulatorUnavailable, lik
 from msign.problems import spread as spreading
 from msign.problems import workers as working
 from msign.problems.workers import opened
+from problems import rowwise
+from problems.rowwise import both, forward, ring, vjp
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -29,24 +32,6 @@ PRIOR = LaplacePrior((4, 4), alpha=0.5, beta=2.0)
 DATA = [0.3, -0.2]
 PLAIN = {"vjp": None, "forward_and_vjp": None}
 U = np.random.default_rng(3).normal(size=(23, 16))
-
-
-def forward(x):
-    """Row by row, so that a field's numbers do not depend on its batch."""
-    return np.array([[np.tanh(f[0].sum()), np.tanh(f[:, 1].sum())] for f in np.asarray(x)])
-
-
-def vjp(x, c):
-    pulled = np.zeros(np.shape(x))
-    for f, own, out in zip(np.asarray(x), np.asarray(c), pulled, strict=True):
-        out[0] += own[0] * (1 - np.tanh(f[0].sum()) ** 2)
-        out[:, 1] += own[1] * (1 - np.tanh(f[:, 1].sum()) ** 2)
-    return pulled
-
-
-def both(x, cotangents):
-    observed = forward(x)
-    return observed, vjp(x, cotangents(observed, slice(0, len(observed))))
 
 
 def problem(**options):
@@ -207,60 +192,42 @@ def test_no_call_has_more_fields_than_the_chunk(threads):
 
 
 CORNER = np.asarray(PRIOR.unwhiten(U))[:, 1, 1]
-LOW = np.sort(CORNER)[2:4].mean()
+LOW = np.sort(CORNER)[2:4].mean()  # below it are three fields of U
 
 
-def is_low(x):
-    """The three fields of U with the lowest values in a cell."""
-    return np.asarray(x)[:, 1, 1] <= LOW
-
-
-def refusing(x):
-    if is_low(x).any():
-        raise ArithmeticError("too low")
-    return forward(x)
-
-
-def crashing(x):
-    if is_low(x).any():
-        os._exit(1)
-    return forward(x)
+REFUSING, CRASHING = (functools.partial(f, LOW) for f in (rowwise.refusing, rowwise.crashing))
 
 
 def test_what_a_worker_raises_is_rejected_or_reported(threads):
-    tolerant = Simulator(problem(forward=refusing, on_failure="reject", **PLAIN), None, threads)
+    tolerant = Simulator(problem(forward=REFUSING, on_failure="reject", **PLAIN), None, threads)
     found = tolerant.evaluate(U, 2)
     np.testing.assert_array_equal(np.isneginf(found.log_likelihood), CORNER <= LOW)
     assert tolerant.failures == 3 and tolerant.nfs == len(U)
-    strict = Simulator(problem(forward=refusing, **PLAIN), None, threads)
+    strict = Simulator(problem(forward=REFUSING, **PLAIN), None, threads)
     with pytest.raises(SimulationError, match="raised ArithmeticError: too low") as caught:
         strict.evaluate(U, 2)
     assert "on a worker" in "".join(caught.value.__cause__.__notes__)
 
 
 def raising_line(function, text):
-    """Where a function of this file raises, as errors tell it."""
+    """Where a function of that file raises, as errors tell it."""
     lines, first = inspect.getsourcelines(function)
     line = first + next(i for i, own in enumerate(lines) if text in own)
-    return f"test_workers.py, line {line}, in {function.__name__})"
-
-
-def wrong_vjp(x, c):
-    raise KeyError("no pressure")
+    return f"rowwise.py, line {line}, in {function.__name__})"
 
 
 @pytest.mark.parametrize("name", [None, *EXECUTORS])
 def test_an_error_names_the_line_of_the_users_code(name, request):
     executor = None if name is None else request.getfixturevalue(name)
-    strict = Simulator(problem(forward=refusing, **PLAIN), None, executor)
+    strict = Simulator(problem(forward=REFUSING, **PLAIN), None, executor)
     with pytest.raises(SimulationError, match="raised ArithmeticError: too low") as caught:
         strict.evaluate(U, 2)
-    assert str(caught.value).endswith(raising_line(refusing, "raise "))
+    assert str(caught.value).endswith(raising_line(rowwise.refusing, "raise "))
     for policy in ("raise", "reject"):
-        options = {"vjp": wrong_vjp, "forward_and_vjp": None, "on_failure": policy}
+        options = {"vjp": rowwise.wrong_vjp, "forward_and_vjp": None, "on_failure": policy}
         with pytest.raises(SimulationError, match="raised KeyError: 'no pressure'") as caught:
             Simulator(problem(**options), None, executor).check()
-        assert str(caught.value).endswith(raising_line(wrong_vjp, "raise "))
+        assert str(caught.value).endswith(raising_line(rowwise.wrong_vjp, "raise "))
         assert "\n" not in str(caught.value)
 
 
@@ -268,7 +235,7 @@ def test_a_field_that_ends_its_process_is_rejected():
     order = np.argsort(CORNER)
     u = U[order[[2, 3]]]  # one of the three, another
     with opened(1) as worker:
-        tolerant = Simulator(problem(forward=crashing, on_failure="reject", **PLAIN), None, worker)
+        tolerant = Simulator(problem(forward=CRASHING, on_failure="reject", **PLAIN), None, worker)
         found = tolerant.evaluate(u, 2)
     np.testing.assert_array_equal(np.isneginf(found.log_likelihood), [True, False])
     assert tolerant.failures == 1 and tolerant.nfs == 2
@@ -335,10 +302,6 @@ def test_a_scheduler_that_does_not_answer_is_named(monkeypatch):
 
 
 # --- whole runs -----------------------------------------------------------------------------------
-
-
-def ring(x):
-    return np.array([[f[0] * f[1], f[2] - f[3]] for f in np.asarray(x)])
 
 
 class FatalOnce:

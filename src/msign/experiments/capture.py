@@ -14,6 +14,7 @@ from sklearn.cluster import KMeans
 from sklearn.decomposition import PCA
 
 from msign.inference import Posterior
+from msign.noise import as_array
 from msign.priors.spectral import SpectralPrior
 from msign.report.figures import draw_field, save_figures
 from msign.weights import ess_fraction, normalised, pareto_khat
@@ -66,7 +67,7 @@ def leading_eigenvectors(prior: object, count: int = EIGENVECTORS) -> np.ndarray
 def _at_scale(posterior: Posterior, n: int, seed: int) -> ScaleCapture:
     prior = posterior.problem.priors[posterior.scale - 1]
     u, log_weights = posterior.importance(n, seed)
-    fields = np.asarray(prior.unwhiten(jnp.asarray(u)))
+    fields = np.asarray(prior.unwhiten(as_array(u)))
     plane = PCA(2, random_state=0).fit_transform(fields.reshape(n, -1))
     labels = KMeans(2, n_init=4, random_state=0).fit_predict(plane)
     leading = u[:, leading_eigenvectors(prior)]

@@ -4,7 +4,6 @@ import pathlib
 from collections.abc import Iterator
 from typing import Any
 
-import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 
@@ -12,6 +11,7 @@ from msign import checks
 from msign.experiments.measured import own_samples
 from msign.experiments.tasks import Setting, Task, begun, run_tasks
 from msign.inference import Posterior, fit
+from msign.noise import as_array
 from msign.problems import InverseProblem
 from msign.rundir import RunDirectory
 from msign.samplers import SAMPLERS, AmortizedSVGD, Sampler, Samples
@@ -77,7 +77,7 @@ class Rivals:
         if task.method == EXACT:
             key = jr.fold_in(jr.key(task.seed), EXACT_KEY + task.scale)
             u = problem.reference.sample(key, n, task.scale)
-            fields = np.asarray(problem.priors[task.scale - 1].unwhiten(jnp.asarray(u)))
+            fields = np.asarray(problem.priors[task.scale - 1].unwhiten(as_array(u)))
             return Samples(fields, u, 0, 0.0, log_weights=np.zeros(n))
         if task.method == OWN:
             posterior = self._posterior(task.seed)

@@ -11,6 +11,7 @@ from msign.diagnostics import jeffreys_against, moment_errors
 from msign.diagnostics.judge import judge
 from msign.experiments.critical import Critical
 from msign.inference import Posterior
+from msign.noise import as_array
 from msign.problems import InverseProblem, Simulator
 from msign.samplers import Samples
 from msign.samplers.base import Cost
@@ -31,7 +32,7 @@ def own_samples(posterior: Posterior, scale: int, n: int) -> Samples:
     if scale == posterior.problem.scales:
         nfs, seconds = posterior.nfs, posterior.seconds
     return Samples(
-        fields=np.asarray(stage.prior.unwhiten(jnp.asarray(u))),
+        fields=np.asarray(stage.prior.unwhiten(as_array(u))),
         u=u,
         nfs=nfs + n,
         seconds=seconds + drawing,

@@ -7,7 +7,6 @@ their mirror images. Moments are compared along the prior's leading eigenvectors
 
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 
 from msign import checks
@@ -15,6 +14,7 @@ from msign.diagnostics.chains import run_chains
 from msign.diagnostics.maximum import find_maxima
 from msign.experiments.capture import leading_eigenvectors
 from msign.inference import Posterior
+from msign.noise import as_array
 from msign.problems import InverseProblem, Simulator
 from msign.weights import normalised
 
@@ -61,7 +61,7 @@ def compare(
     exact = posterior.metropolis(n, seed + 1, BURN_IN)
     simulations = simulator.nfs + n + (n + BURN_IN)
     prior = problem.priors[scale - 1]
-    states = np.asarray(prior.whiten(jnp.asarray(exact.fields)))
+    states = np.asarray(prior.whiten(as_array(exact.fields)))
     weights = normalised(log_weights)
     # Chains and batches of consecutive states are the units over which errors are estimated.
     groups = {
@@ -97,8 +97,8 @@ def _mirrored(problem: InverseProblem, scale: int, u: np.ndarray) -> np.ndarray:
     prior = problem.priors[scale - 1]
     parts = []
     for states in u:
-        fields = problem.symmetry(np.asarray(prior.unwhiten(jnp.asarray(states))))
-        parts.append(np.asarray(prior.whiten(jnp.asarray(np.ascontiguousarray(fields)))))
+        fields = problem.symmetry(np.asarray(prior.unwhiten(as_array(states))))
+        parts.append(np.asarray(prior.whiten(as_array(np.ascontiguousarray(fields)))))
     return np.stack(parts)
 
 

@@ -25,6 +25,7 @@ from msign.bijections import GlowConfig, glow_stack, start_from_data
 from msign.bijections.channels import MAX_LOG_SCALE, bounded
 from msign.bijections.conv import convolve
 from msign.lattice import Lattice, from_blocks, to_blocks
+from msign.noise import as_array, on_device
 
 
 class SplitPrior(eqx.Module):
@@ -81,8 +82,8 @@ class Glow(eqx.Module):
             )
         key = jr.key(0) if key is None else key
         self.lattice, self.config = lattice, flow
-        self.mean = paramax.non_trainable(jnp.asarray(float(mean)))
-        self.std = paramax.non_trainable(jnp.asarray(checks.positive("std", std)))
+        self.mean = paramax.non_trainable(on_device(mean))
+        self.std = paramax.non_trainable(on_device(checks.positive("std", std)))
         flows, splits = [], []
         for level, shape in enumerate(_shapes(lattice, scales)):
             c = flow.at(scales - level, scales)
@@ -167,7 +168,7 @@ class Glow(eqx.Module):
 
     def decode(self, z: Sequence[ArrayLike]) -> Array:
         """Images of noise `(n, size)` per level."""
-        arrays = tuple(jnp.asarray(entry) for entry in z)
+        arrays = tuple(as_array(entry) for entry in z)
         for l, (entry, size) in enumerate(zip(arrays, self.noise_sizes(), strict=True), start=1):
             checks.shape(f"z_{l}", entry.shape, (size,))
         return _decode(self, arrays)

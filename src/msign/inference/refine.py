@@ -19,7 +19,6 @@ import zlib
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 from jaxtyping import ArrayLike
@@ -32,7 +31,7 @@ from msign.inference.remedies import rounded_up
 from msign.inference.smc import SMC, Particles, Sampler, State, row_parts, temperatures_left
 from msign.inference.watch import Watch, clock
 from msign.interrupts import StopAtCheckpoint
-from msign.noise import default_dtype
+from msign.noise import as_array, default_dtype
 from msign.problems.counting import BudgetExceeded
 from msign.problems.inverse import InverseProblem, missing_forward
 from msign.problems.simulator import Simulator
@@ -270,7 +269,7 @@ def _result(sampler: Sampler, state: State, n: int, seconds: float) -> Refined:
     for rows in row_parts(*particles.z.shape):
         u, s, _ = draw(sampler.variables, particles.z[rows])
         picked = kept[(kept >= rows.start) & (kept < rows.stop)] - rows.start
-        fields.append(np.asarray(prior.unwhiten(jnp.asarray(u[picked]))))
+        fields.append(np.asarray(prior.unwhiten(as_array(u[picked]))))
         shown.append(s[:, :SHOWN])
     modes = find_modes(np.concatenate(shown))
     inside = modes.labels[:, None] == np.arange(len(modes.fractions))

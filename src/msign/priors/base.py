@@ -72,7 +72,11 @@ class Prior(eqx.Module):
 
     def log_prob(self, x: ArrayLike) -> Array:
         """Log-density of fields, normalised."""
-        u = self.whiten(self.lattice.check("x", x))
+        return self._log_prob(self.lattice.check("x", x))
+
+    @eqx.filter_jit
+    def _log_prob(self, x: Array) -> Array:
+        u = self.whiten(x)
         return (
             self.log_det - 0.5 * jnp.sum(u**2, -1) - 0.5 * self.lattice.dim * math.log(2 * math.pi)
         )

@@ -28,6 +28,7 @@ from msign.lattice import (
     split_bands,
     to_blocks,
 )
+from msign.noise import on_device
 from msign.priors.base import Prior, mean_field, pooled_mean
 
 
@@ -69,14 +70,14 @@ class ScalarPrior(Prior):
                 raise ValueError(f"mu must be numbers or have shape {details}, got {array.shape}")
             if array.min() <= 0:
                 raise ValueError(f"mu must be positive, got {array.min()}")
-            checked.append(jnp.asarray(array))
+            checked.append(on_device(array))
             logs = np.broadcast_to(np.log(array * cells**-0.5), details)
             windows = math.prod(fine.shape) // cells
             log_det -= windows * (logs.sum() + 0.5 * math.log(cells) * details[1])
         self.mu = tuple(checked)
-        self.std = jnp.asarray(float(std))
-        self.mean = jnp.asarray(mean_field(mean, self.lattice))
-        self.log_det = jnp.asarray(log_det)
+        self.std = on_device(std)
+        self.mean = on_device(mean_field(mean, self.lattice))
+        self.log_det = on_device(log_det)
 
     @eqx.filter_jit
     def whiten(self, x: Array) -> Array:

@@ -6,7 +6,9 @@ of all of them, so that the scale's own noise and an inflated one share one comp
 
 import functools
 from collections.abc import Callable, Sequence
+from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -60,21 +62,17 @@ class ScaleModel:
         self.forward, self.vjp, self.both = forward, vjp, both
         self.given = functools.partial(np.asarray, dtype=np.float64)
 
-        def lift(x: jax.Array) -> jax.Array:
-            for lattice in finer:
-                x = lattice.upsample(x)
-            return x
+        finer = tuple(finer)
+        arrays, rest = eqx.partition(prior, lambda leaf: isinstance(leaf, jax.Array | np.ndarray))
+        leaves, structure = jax.tree.flatten(rest)
+        own = arrays, tuple(leaves), structure, finer  # the prior, its leaves that are no arrays
 
         def fields(u: jax.Array) -> jax.Array:
-            return lift(prior.unwhiten(u))
-
-        def pull(gradient: jax.Array) -> jax.Array:
-            zero = jnp.zeros((len(gradient), prior.lattice.dim), gradient.dtype)
-            return jax.vjp(fields, zero)[1](gradient)[0]
+            return _lifted(prior.unwhiten(u), finer)
 
         def features(u: jax.Array, likelihood: DataLikelihood) -> jax.Array:
-            own = cast(likelihood, u.dtype)
-            return own.features(layout.flat(forward(fields(u))))
+            cast_to = cast(likelihood, u.dtype)
+            return cast_to.features(layout.flat(forward(fields(u))))
 
         def features_and_gradient(
             u: jax.Array, likelihood: DataLikelihood
@@ -99,9 +97,9 @@ class ScaleModel:
             rows = jax.lax.map(lambda e: transposed(jnp.broadcast_to(e, f.shape))[0], units)
             return f, jnp.moveaxis(rows, 0, 1)
 
-        self.lift = jax.jit(lift)
-        self.fields = jax.jit(fields)
-        self.pull = jax.jit(pull)
+        self.lift = lambda x: _compiled_lift(x, finer)
+        self.fields = lambda u: _compiled_fields(u, *own)
+        self.pull = lambda gradient: _compiled_pull(gradient, *own)
         self.features = jax.jit(features)
         self.features_and_gradient = jax.jit(features_and_gradient)
         self._jvp, self._vjp = jax.jit(jvp), jax.jit(vjp_of_features)
@@ -166,8 +164,8 @@ class ScaleModel:
     ) -> tuple[np.ndarray, ArrayLike | None]:
         """Features, and gradients with respect to the fields x on the finest lattice."""
         flat = self.layout.flat
-        cotangents = functools.partial(cotangents_of, likelihood, self.layout)
         if gradient and self.both is not None and not tolerant:
+            cotangents = functools.partial(cotangents_of, likelihood, self.layout)
             observed, slopes = self.both(x, cotangents)
             return likelihood.features(flat(np.asarray(observed, np.float64))), slopes
         observed = self._called_tolerantly(x) if tolerant else self._called(x)
@@ -175,7 +173,8 @@ class ScaleModel:
         if not gradient:
             return features, None
         assert self.vjp is not None
-        return features, self.vjp(x, np.nan_to_num(cotangents(observed)))
+        slopes = self.layout.spread(likelihood.pull(likelihood.score(features)), observed.shape)
+        return features, self.vjp(x, np.nan_to_num(slopes))
 
     def _called_tolerantly(self, x: ArrayLike) -> np.ndarray:
         """All fields at once, or one by one if that raises; NaN for those that raise alone."""
@@ -248,6 +247,39 @@ class ScaleModel:
         assert self.vjp is not None
         whole = self.layout.spread(np.asarray(likelihood.pull(cotangents), np.float64), shape)
         return np.asarray(self._pulled(self.vjp(x, whole), padding), np.float64)
+
+
+# --- between whitened coordinates and fields of the finest lattice --------------------------------
+# One program for all problems that have the same prior.
+
+
+def _lifted(x: jax.Array, finer: tuple[Lattice, ...]) -> jax.Array:
+    for lattice in finer:
+        x = lattice.upsample(x)
+    return x
+
+
+def _fields(
+    u: jax.Array, arrays: Prior, rest: tuple[Any, ...], structure: Any, finer: tuple[Lattice, ...]
+) -> jax.Array:
+    prior = eqx.combine(arrays, jax.tree.unflatten(structure, rest))
+    return _lifted(prior.unwhiten(u), finer)
+
+
+def _pull(
+    gradient: jax.Array,
+    arrays: Prior,
+    rest: tuple[Any, ...],
+    structure: Any,
+    finer: tuple[Lattice, ...],
+) -> jax.Array:
+    zero = jnp.zeros((len(gradient), arrays.lattice.dim), gradient.dtype)
+    return jax.vjp(lambda u: _fields(u, arrays, rest, structure, finer), zero)[1](gradient)[0]
+
+
+_compiled_lift = jax.jit(_lifted, static_argnums=1)
+_compiled_fields = jax.jit(_fields, static_argnums=(2, 3, 4))
+_compiled_pull = jax.jit(_pull, static_argnums=(2, 3, 4))
 
 
 class EveryScale:

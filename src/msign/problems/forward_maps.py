@@ -15,9 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import ArrayLike
 
+from msign import user_code
 from msign.lattice import Lattice
+from msign.noise import as_array
 from msign.priors import Prior
-from msign.problems import user_code
 from msign.problems.at_scale import ScaleModel, compiled_rows
 from msign.problems.counting import Count
 from msign.problems.failures import SimulationError, SimulationRaised, SimulatorUnavailable
@@ -138,7 +139,7 @@ class ForwardMaps:
         """What a forward map in NumPy gives for fields of a scale."""
 
         def whitened() -> np.ndarray:
-            return np.asarray(model.prior.whiten(jnp.asarray(x)))
+            return np.asarray(model.prior.whiten(as_array(x)))
 
         with self.named(model, whitened):
             observed = self.observe(model, x, self.problem.on_failure == "reject")

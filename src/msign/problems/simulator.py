@@ -8,14 +8,13 @@ import contextlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 from jaxtyping import ArrayLike, PRNGKeyArray
 
 from msign import checks
 from msign.devices import shared_out
-from msign.noise import normal
+from msign.noise import as_array, normal
 from msign.problems.at_scale import ScaleModel, compiled_rows
 from msign.problems.coarse_noise import BothPlaces, CoarseNoise
 from msign.problems.counting import Count
@@ -174,7 +173,7 @@ class Simulator:
         fields = model.prior.lattice.check("x", x)
         check_batch("x", fields, len(model.prior.lattice.field_shape))
         self._maps.spend(len(fields))
-        with self._maps.named(model, lambda: np.asarray(model.prior.whiten(jnp.asarray(fields)))):
+        with self._maps.named(model, lambda: np.asarray(model.prior.whiten(as_array(fields)))):
             return self._maps.observe(model, fields)
 
     # --- products with the derivative of the features ---------------------------------------------

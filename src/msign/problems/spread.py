@@ -16,9 +16,10 @@ import numpy as np
 from jaxtyping import ArrayLike
 
 from msign.noise import default_dtype
+from msign.on_worker import Answer, Arrays, Shipped
 from msign.problems.at_scale import Cotangents, ScaleModel, stacked
 from msign.problems.failures import SimulationRaised
-from msign.problems.workers import Answer, Arrays, Shipped, Workers
+from msign.problems.workers import Workers
 
 PIECES_PER_WORKER = 4  # of a batch: the last ones even out what the first took longer
 LEAST_SECONDS, MOST_SECONDS = 0.1, 10.0  # that a piece should take

@@ -3,13 +3,12 @@
 from collections.abc import Sequence
 from typing import NoReturn
 
-import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
-from msign.noise import normal
-from msign.problems import user_code
+from msign import user_code
+from msign.noise import as_array, normal
 from msign.problems.coarse_noise import CoarseNoise
 from msign.problems.failures import SimulationError
 from msign.problems.forward_maps import ForwardMaps
@@ -61,7 +60,7 @@ def check_vjp(maps: ForwardMaps, key: PRNGKeyArray, tolerance: float) -> None:
     x = np.asarray(prior.sample(key, 2), np.float64)
     direction = np.asarray(prior.sample(jr.fold_in(key, 1), 2), np.float64)
     maps.spend(3 * len(x))
-    with maps.named(model, lambda: np.asarray(prior.whiten(jnp.asarray(x)))):
+    with maps.named(model, lambda: np.asarray(prior.whiten(as_array(x)))):
         outer = [np.asarray(forward(x + s * STEP * direction)) for s in (1, -1)]
         slope = (layout.flat(outer[0]) - layout.flat(outer[1])) / (2 * STEP)
         cotangent = normal(jr.fold_in(key, 2), slope.shape).astype(np.float64)

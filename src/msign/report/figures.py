@@ -63,10 +63,18 @@ def draw_field(axes: Any, field: np.ndarray, ndim: int, limit: float) -> Any:
 
 
 def save_figure(figure: Figure, path: str | os.PathLike[str], dpi: int = 120) -> None:
-    """Write a PNG file, which takes its name only when complete."""
+    """Write a PNG file, which takes its name only when complete.
+
+    The same file as by `Figure.savefig`, which draws everything twice.
+    """
     checks.integer("dpi", dpi, 1)
-    with atomic_write(path) as file:
-        figure.savefig(file, format="png", dpi=dpi)
+    before = figure.dpi
+    figure.dpi = dpi
+    try:
+        with atomic_write(path) as file:
+            FigureCanvasAgg(figure).print_png(file)
+    finally:
+        figure.dpi = before
 
 
 def save_figures(

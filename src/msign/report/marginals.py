@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from msign.inference import Posterior
+from msign.noise import as_array
 from msign.priors import Prior
 from msign.report.style import ACCENT, INK, SOFT, legend, new_figure, plain
 
@@ -59,7 +60,7 @@ def functionals(
     even = np.full(shape, 1 / np.prod(shape))
     found.append(Functional("average over all cells", "the field as one number", even))
     noise = np.random.default_rng(0).standard_normal((PRIOR_DRAWS, prior.lattice.dim))
-    wide = np.asarray(prior.unwhiten(jnp.asarray(noise))).std(0)
+    wide = np.asarray(prior.unwhiten(as_array(noise))).std(0)
     ratio = fields.std(0) / np.maximum(wide, 1e-300)
     found.append(_cell(ratio.argmin(), shape, "the cell that data say most about"))
     if len(means) > 1:

@@ -10,6 +10,7 @@ import re
 from typing import Any
 
 from matplotlib import rc_context
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
 from msign.report.markup import Html
@@ -66,11 +67,7 @@ def titled(figure: Figure, title: str) -> Figure:
 
 def as_svg(figure: Figure, label: str) -> Html:
     """The figure as an element of a page, with a label for those who cannot see it."""
-    buffer = io.BytesIO()
-    empty = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "msign", "svg.image_inline": True}):
-        figure.savefig(buffer, format="svg", transparent=True, metadata=empty)
-    text = buffer.getvalue().decode()
+    text = _transparent(figure)
     text = text[text.index("<svg") :]
     for colour, own in PAGE.items():
         text = text.replace(colour, own)
@@ -79,3 +76,18 @@ def as_svg(figure: Figure, label: str) -> Html:
     width = figure.get_figwidth() / WIDTH
     start = f'<svg role="img" aria-label="{html.escape(label)}" style="--share: {width:.3g}"'
     return Html(text.replace("<svg", start, 1))
+
+
+def _transparent(figure: Figure) -> str:
+    """The figure as SVG without backgrounds: what `Figure.savefig` writes, which draws it twice."""
+    buffer = io.BytesIO()
+    empty = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    patches = [figure.patch, *(axes.patch for axes in figure.axes)]
+    colours = [(patch.get_facecolor(), patch.get_edgecolor()) for patch in patches]
+    for patch in patches:
+        patch.set(facecolor="none", edgecolor="none")
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "msign", "svg.image_inline": True}):
+        FigureCanvasSVG(figure).print_svg(buffer, metadata=empty)
+    for patch, (face, edge) in zip(patches, colours, strict=True):
+        patch.set(facecolor=face, edgecolor=edge)
+    return buffer.getvalue().decode()

@@ -6,12 +6,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from msign import checks
+from msign.noise import as_array
 from msign.problems import InverseProblem, Simulator
 
 LogRatio = Callable[[np.ndarray], np.ndarray]
@@ -102,7 +102,7 @@ class Sampler(ABC):
             drawn = drawn._replace(trained=trained)
         prior = problem.priors[scale - 1]
         return Samples(
-            fields=np.asarray(prior.unwhiten(jnp.asarray(drawn.u))),
+            fields=np.asarray(prior.unwhiten(as_array(drawn.u))),
             nfs=simulator.nfs,
             seconds=time.perf_counter() - began,
             **drawn._asdict(),
