@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import shlex
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from msign.inference import Posterior
 from msign.report import markup
 from msign.report.contents import SAMPLES, Contents, contents_of
+from msign.report.curves import LOWEST
 from msign.report.data_fit import misfit_of
 from msign.report.markup import Html, captioned, joined, section, tag
 from msign.report.page import certificate, film, heading, tiles, write_page
@@ -48,7 +50,7 @@ def body(contents: Contents, figures: dict[str, Html], run: str | os.PathLike[st
             marginals(contents, figures),
             data_fit(figures),
             weights(summary, figures),
-            training(summary, figures),
+            training(summary, posterior.records, figures),
             reproduce(posterior, pathlib.Path(run)),
             tag("footer", "Made by msign from the run's own files; nothing was simulated for it."),
         ]
@@ -193,7 +195,9 @@ def weights(summary: dict[str, Any], figures: dict[str, Html]) -> Html:
     return section("weights", "Importance weights", picture)
 
 
-def training(summary: dict[str, Any], figures: dict[str, Html]) -> Html:
+def training(
+    summary: dict[str, Any], records: Sequence[dict[str, Any]], figures: dict[str, Html]
+) -> Html:
     """What each stage did."""
     head = ("scale", "dimension", "trained", "rounds", "nFS", "seconds", "J before", "J after")
     rows = [
@@ -217,6 +221,8 @@ def training(summary: dict[str, Any], figures: dict[str, Html]) -> Html:
             "Divergence from the posterior of each scale, by fields that the model was not trained "
             "on. A stage ends below its line, or when rounds bring nothing any more."
         )
+        if any(r["jeffreys"] < LOWEST for r in records):
+            caption += f" What is below {LOWEST:g} is drawn there."
         parts = [captioned(figures["learning_curve"], caption)]
     note = (
         "J is the Jeffreys divergence in nats, nFS the forward simulations of the stage; trained "

@@ -11,6 +11,7 @@ from typing import Any
 
 from matplotlib import rc_context
 from matplotlib.figure import Figure
+from matplotlib.ticker import AutoLocator
 
 from msign.report.markup import Html
 
@@ -23,6 +24,7 @@ PAGE = {
 }
 WIDTH = 4.8  # inches: readable at full size beside another one, and as wide as a phone
 FONT = 9.5
+TICKS = 6  # intervals of an axis, at most
 # Names of groups and images, to which nothing refers.
 _UNUSED = re.compile(r' id="([A-Za-z0-9.]+_\d+|image[0-9a-f]+)"')
 _NAMES = re.compile(r'( id="|url\(#|href="#)')
@@ -38,6 +40,10 @@ def plain(axes: Any, xlabel: str = "", ylabel: str = "", title: str = "") -> Non
     axes.spines[["top", "right"]].set_visible(False)
     for side in ("left", "bottom"):
         axes.spines[side].set_color(SOFT)
+    for axis in (axes.xaxis, axes.yaxis):
+        # As many as fit would be a number that the layout changes, and that changes the layout.
+        if isinstance(axis.get_major_locator(), AutoLocator):
+            axis.get_major_locator().set_params(nbins=TICKS)
     axes.tick_params(colors=INK, color=SOFT, labelsize=FONT - 1)
     axes.set_xlabel(xlabel, color=INK, fontsize=FONT)
     axes.set_ylabel(ylabel, color=INK, fontsize=FONT)
