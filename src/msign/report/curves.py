@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from msign.inference.config import FitConfig
-from msign.report.style import ACCENT, ALERT, FONT, INK, SOFT, legend, new_figure, plain
+from msign.report.style import ACCENT, ALERT, INK, legend, new_figure, numbered, plain
 
 LOWEST = 1e-5  # divergence that a logarithmic axis shows
 BINS = 60
@@ -40,18 +40,8 @@ def learning_curve(
             aim = config.stepping_stone(sizes.get(scale, 1))
         label = "good enough for the stage" if scale == scales[0] else None
         axes.plot([begin, until], [aim, aim], "--", lw=1.1, color=ALERT, label=label)
-        if scale != scales[0]:
-            axes.axvline(begin, color=SOFT, lw=0.6, alpha=0.6)
-        axes.annotate(
-            f"scale {scale}" if scale == scales[0] else str(scale),
-            (begin, 1.0),
-            xycoords=("data", "axes fraction"),
-            fontsize=FONT - 1.5,
-            color=INK,
-            xytext=(3, -2),
-            textcoords="offset points",
-            va="bottom",
-        )
+        first = scale == scales[0]
+        numbered(axes, f"scale {scale}" if first else str(scale), begin, line=not first)
     axes.set_yscale("log")
     axes.set_xlim(left=0)
     plain(axes, "forward simulations", "Jeffreys divergence")

@@ -51,6 +51,22 @@ def plain(axes: Any, xlabel: str = "", ylabel: str = "", title: str = "") -> Non
         axes.set_title(title, color=INK, fontsize=FONT, loc="left", parse_math=False)
 
 
+def numbered(axes: Any, name: str, begin: float, line: bool = False) -> None:
+    """Above the axes the name of a stage where it begins, with a line where others come before."""
+    if line:
+        axes.axvline(begin, color=SOFT, lw=0.6, alpha=0.6)
+    axes.annotate(
+        name,
+        (begin, 1.0),
+        xycoords=("data", "axes fraction"),
+        fontsize=FONT - 1.5,
+        color=INK,
+        xytext=(3, -2),
+        textcoords="offset points",
+        va="bottom",
+    )
+
+
 def legend(figure: Figure, axes: Any) -> None:
     """What lines and bars of some axes are, below the figure, where it covers nothing."""
     figure.legend(
