@@ -1,14 +1,19 @@
 """All tests run in float64; those of float32 cast explicitly (`helpers.in_float32`)."""
 
+import importlib.metadata
 import os
 
-# Compiling takes most of the suite's time: half of that is XLA's newer code for fusions, a tenth
-# that it takes programs apart to compile them on several threads.
+from packaging.version import Version
+
+# Compiling takes most of the suite's time: half of that is XLA's newer code for fusions, which JAX
+# 0.11.1 and later have alone (a flag that XLA does not know ends the process), a tenth that it
+# takes programs apart to compile them on several threads.
 os.environ["XLA_FLAGS"] = " ".join(
     [
         os.environ.get("XLA_FLAGS", ""),
-        "--xla_cpu_use_fusion_emitters=false",
         "--xla_cpu_parallel_codegen_split_count=1",
+        "--xla_cpu_use_fusion_emitters=false"
+        * (Version(importlib.metadata.version("jaxlib")) < Version("0.11.1")),
     ]
 )
 # Each of as many processes as there are cores: threads of BLAS would only wait for each other.

@@ -1,5 +1,8 @@
 """A look at a problem before it is run, and a file to start from."""
 
+import itertools
+import time
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -82,6 +85,18 @@ def test_without_derivative_without_noise_and_a_log_likelihood():
     found = check_problem(own, n=4)
     assert found.observations is None and np.isfinite(found.errors[0].in_noise)
     assert "a log-likelihood alone" in "\n".join(checked_lines(found))
+
+
+def test_time_of_a_fast_simulator_is_not_that_of_a_moment_in_which_the_machine_was_busy():
+    calls = itertools.count()
+
+    def forward(x):
+        if next(calls) % 10 < 8:
+            time.sleep(0.01)
+        return np.asarray(x) @ ROWS.T
+
+    problem = msign.InverseProblem(PRIOR, forward, [0.1, 0.2, 0.3], noise_std=0.5, scales=1)
+    assert check_problem(problem, n=4).seconds * 64 < 0.01
 
 
 def test_time_is_that_of_the_simulator():

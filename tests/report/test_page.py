@@ -96,8 +96,19 @@ def test_a_divergence_within_its_error_is_a_bound_and_none_is_negative():
     assert told(2e-4, 4.4e-4) == "< 0.001"
     assert told(0.31, 0.02) == "0.31"
     assert told(393.2, 3.0) == "393"
+    assert told(5212.3, 130.0) == "5\u202f212"
     assert told(np.inf, np.nan) == "infinite"
     assert told(0.003, 0.002, lost=0.7) == "large"  # its own samples cannot see that
+
+
+def test_an_evidence_that_is_not_to_be_trusted_is_not_given_an_error(tmp_path):
+    posterior = untrained(problem_on(SHAPES["line"]))
+    held_out = posterior.certificates[2]
+    spread = held_out._replace(log_weights=np.linspace(0, 5000, len(held_out.log_weights)))
+    posterior.certificates[2] = spread
+    posterior.save(tmp_path)
+    page = write_report(posterior, tmp_path).read_text()
+    assert "not to be trusted" in page and "e+0" not in page.split("All numbers")[0]
 
 
 def test_the_script_that_may_run_is_the_page_s_own():

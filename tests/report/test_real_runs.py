@@ -121,3 +121,21 @@ def test_a_run_that_lost_a_mode_says_what_is_missing_although_its_weights_are_pe
     assert abs(summary["lost_evidence"] - math.log(2)) < 5 * math.hypot(*errors) < 1
     assert "cannot bring a lost mode back" in said
     assert "e+" not in said  # 100 percent, not 1e+02
+
+
+def test_a_mode_that_a_coarse_scale_lost_is_missing_at_the_finest():
+    """Whose training, begun with the coarse model, never meets a field of the lost mode."""
+    prior = LaplacePrior((8,), alpha=0.5, beta=2.0)
+    given = {"noise_std": 0.05, "scales": 2, "inflate": 0}  # the prior meets both modes often
+    task = InverseProblem(prior, square, [0.2], **given)
+    config = FitConfig(**{**QUICK, "round_size": 1000}, method=OneSided(steps=300))
+    posterior = fit(task, 12_000, seeded(0), progress=False, config=config)
+    assert posterior.certificates[2].report().grade == "GOOD"
+    summary = posterior.summary()
+    assert summary["lost_evidence"] == summary["stages"][0]["lost_evidence"]
+    error = summary["stages"][0]["log_evidence_stderr"]
+    assert abs(summary["lost_evidence"] - math.log(2)) < 5 * error < 0.5
+    assert summary["stages"][1]["lost_evidence"] == 0
+    said = text(certificate(words(summary, misfit_of(posterior.predictive))))
+    assert "NOT RELIABLE" in said and "A part of the posterior is missing" in said
+    assert "lost a mode" in posterior.refine(50, budget=20_000, progress=False).verdict

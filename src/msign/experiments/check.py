@@ -22,6 +22,7 @@ STEPS = (1e-1, 3e-2, 1e-2, 3e-3, 1e-3, 1e-4)  # of differences, in deviations of
 AGREES = 1e-2  # of the derivative; single precision leaves differences of 1e-3
 BATCH = 64  # fields whose simulation is timed, or fewer if they take longer than PATIENCE seconds
 PATIENCE, REPEATED = 5.0, 2
+WORTH_TIMING, MOST_REPEATED = 0.2, 100  # seconds; on a busy machine single moments say nothing
 BUDGETS = (10_000, 100_000, 800_000)  # whose time is told
 
 
@@ -125,7 +126,10 @@ def _timed(simulator: Simulator, u: np.ndarray, gradient: bool) -> tuple[Evaluat
     once(1)  # which may compile
     rows = int(np.clip(PATIENCE / once(1)[1], 1, len(u)))
     found, _ = once(rows)
-    return found, min(once(rows)[1] for _ in range(REPEATED))
+    tried = [once(rows)[1] for _ in range(REPEATED)]
+    while rows * sum(tried) < WORTH_TIMING and len(tried) < MOST_REPEATED:
+        tried.append(once(rows)[1])
+    return found, min(tried)
 
 
 def gradient_error(simulator: Simulator, scale: int, seed: int) -> float:

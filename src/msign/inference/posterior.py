@@ -1,5 +1,6 @@
 """The learned posterior: samples, densities, corrections, and an honest certificate."""
 
+import dataclasses
 import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -289,15 +290,25 @@ class Posterior:
             progress: Whether to show a bar, on a terminal.
             executor: Who evaluates the forward map, as of `fit`.
         """
-        known = self.certificates[self.scale]
+        known, lost = self.certificates[self.scale].known_evidence, self._lost_before()
         given = (self.problem, self.variables, self.scale, n, budget, seed, method)
-        return refine(*given, out, resume, progress, known.known_evidence, executor)
+        return refine(*given, out, resume, progress, known, executor, lost)
 
     # --- certificate ---------------------------------------------------------------------------
 
     def certificate(self) -> WeightReport:
-        """Quality of the model by fields that it was not trained on."""
-        return self.certificates[self.scale].report()
+        """Quality of the model by fields that it was not trained on.
+
+        What a coarser scale has lost is missing here, too, although neither these fields nor those
+        of this scale's training, which began with that scale's model, can tell.
+        """
+        report = self.certificates[self.scale].report()
+        return dataclasses.replace(report, lost=max(report.lost, self._lost_before()))
+
+    def _lost_before(self) -> float:
+        """The most log evidence that a coarser scale lacks for certain."""
+        coarser = (self.certificates[l].report() for l in self.scales if l < self.scale)
+        return max((report.lost for report in coarser if not report.poor), default=0.0)
 
     def summary(self) -> dict[str, Any]:
         """Everything a reader wants to know of the run, as plain values."""

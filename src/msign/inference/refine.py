@@ -163,10 +163,12 @@ def refine(
     progress: bool = True,
     known: tuple[float, float] | None = None,
     executor: Any = None,
+    lost: float = 0.0,
 ) -> Refined:
     """N fields of the posterior from the flow of its variables; see `Posterior.refine`.
 
-    `known` is another estimate of the log evidence and its standard error, from training.
+    `known` is another estimate of the log evidence and its standard error, from training; `lost`
+    is log evidence that coarser scales lack.
     """
     n, budget = checks.count("n", n, 1), checks.count("budget", budget, 1)
     checks.integer("seed", seed, 0)
@@ -188,7 +190,8 @@ def refine(
         state, seconds = _run(sampler, files, progress)
         result = _result(sampler, state, n, seconds)
     if known is not None:
-        result = result._replace(lost=lost_evidence(result, *known))
+        lost = max(lost, lost_evidence(result, *known))
+    result = result._replace(lost=lost)
     if files is not None:
         files.write(result)
     return result

@@ -362,6 +362,7 @@ class Run:
             "khat": state.khat,
             "log_evidence": certificate.log_evidence,
             "log_evidence_stderr": certificate.log_evidence_stderr,
+            "lost_evidence": certificate.report().lost,
             "mode_fractions": [float(f) for f in modes.fractions],
             "mode_fractions_stderr": [float(f) for f in modes.stderr],
             "mode_fractions_weighted": [float(f) for f in weighted.fractions],

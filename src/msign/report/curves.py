@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from msign.inference.config import FitConfig
-from msign.report.style import ACCENT, ALERT, FONT, INK, SOFT, legend, new_figure, plain
+from msign.report.style import ACCENT, ALERT, INK, legend, new_figure, numbered, plain
 
 LOWEST = 1e-5  # divergence that a logarithmic axis shows
 BINS = 60
@@ -23,8 +23,11 @@ def learning_curve(
     figure = new_figure(height=3.2)
     axes = figure.subplots()
     scales = sorted({r["scale"] for r in records})
+    begins = [min(r["nfs"] for r in records if r["scale"] == scale) for scale in scales]
+    end = max(r["nfs"] for r in records)
+    ends = [*begins[1:], end + (end == begins[-1]) * max(1, end // 20)]  # of one round: a little
     sizes = {s["scale"]: s["variables"] for s in stages}
-    for scale in scales:
+    for scale, begin, until in zip(scales, begins, ends, strict=True):
         rows = [r for r in records if r["scale"] == scale]
         x = np.array([r["nfs"] for r in rows], float)
         y = np.array([r["jeffreys"] for r in rows], float)
@@ -36,24 +39,12 @@ def learning_curve(
         if scale != scales[-1]:
             aim = config.stepping_stone(sizes.get(scale, 1))
         label = "good enough for the stage" if scale == scales[0] else None
-        axes.plot([x[0], x[-1]], [aim, aim], "--", lw=1.1, color=ALERT, label=label)
-        if scale != scales[0]:
-            axes.axvline(x[0], color=SOFT, lw=0.6, alpha=0.6)
-        axes.annotate(
-            f"scale {scale}" if scale == scales[0] else str(scale),
-            (x[0], 1.0),
-            xycoords=("data", "axes fraction"),
-            fontsize=FONT - 1.5,
-            color=INK,
-            xytext=(3, -2),
-            textcoords="offset points",
-            va="bottom",
-        )
+        axes.plot([begin, until], [aim, aim], "--", lw=1.1, color=ALERT, label=label)
+        first = scale == scales[0]
+        numbered(axes, f"scale {scale}" if first else str(scale), begin, line=not first)
     axes.set_yscale("log")
     axes.set_xlim(left=0)
-    lower = any(r["jeffreys"] < LOWEST for r in records)
-    said = f", {LOWEST:g} where it is less" if lower else ""
-    plain(axes, "forward simulations", f"Jeffreys divergence{said}")
+    plain(axes, "forward simulations", "Jeffreys divergence")
     legend(figure, axes)
     return figure
 

@@ -52,6 +52,7 @@ def predictive_figure(predictive: Predictive) -> Figure:
         x = np.arange(1, len(data) + 1)
         axes.vlines(x, low, high, color=ACCENT, lw=2, alpha=0.4, label="90 percent of predictions")
         axes.vlines(x, lower, upper, color=ACCENT, lw=5, alpha=0.7, label="50 percent")
+        _medians(axes, x, middle)
         axes.plot(x, data, "o", ms=4, color=INK, label="data")
         _numbered(axes, len(data))
         plain(axes, "observation", "y")
@@ -73,12 +74,13 @@ def residual_figure(predictive: Predictive) -> Figure:
     weights = normalised(predictive.log_weights)
     m = len(predictive.data)
     if m <= FEW:
-        low, lower, _, upper, high = weighted_quantiles(predictive.residuals, weights)
+        low, lower, middle, upper, high = weighted_quantiles(predictive.residuals, weights)
         x = np.arange(1, m + 1)
         axes.axhspan(-ORDINARY, ORDINARY, color=SOFT, alpha=0.18, lw=0)
         axes.axhline(0, color=SOFT, lw=0.8)
         axes.vlines(x, low, high, color=ACCENT, lw=2, alpha=0.4)
         axes.vlines(x, lower, upper, color=ACCENT, lw=5, alpha=0.7)
+        _medians(axes, x, middle)
         _numbered(axes, m)
         plain(axes, "observation", "residual / noise")
         return figure
@@ -92,6 +94,11 @@ def residual_figure(predictive: Predictive) -> Figure:
     plain(axes, "mean residual / noise", "density")
     legend(figure, axes)
     return figure
+
+
+def _medians(axes: Any, x: np.ndarray, middle: np.ndarray) -> None:
+    """Medians as short bars, which are seen where an interval has no length."""
+    axes.plot(x, middle, ls="none", marker="_", ms=9, mew=1.4, color=ACCENT)
 
 
 def _numbered(axes: Any, m: int) -> None:

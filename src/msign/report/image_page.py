@@ -17,9 +17,9 @@ from msign.images.rundir import ImageRun
 from msign.images.synthesis import sample_images
 from msign.report import markup
 from msign.report.images import image_grid
-from msign.report.markup import Html, captioned, joined, section, tag
+from msign.report.markup import Html, captioned, count, joined, section, tag
 from msign.report.page import certificate, film, heading, tiles, write_page
-from msign.report.style import ACCENT, SOFT, as_svg, legend, new_figure, plain
+from msign.report.style import ACCENT, SOFT, as_svg, legend, new_figure, numbered, plain
 from msign.report.words import Words
 
 SAMPLES, COLUMNS = 24, 6
@@ -39,7 +39,7 @@ def write_image_report(run: str | os.PathLike[str]) -> pathlib.Path:
     body = joined(
         [
             heading(name, f"images of {shape}"),
-            certificate(image_words(evaluation, log)),
+            certificate(image_words(evaluation, log, shlex.quote(os.fspath(run)), _hidden(config))),
             tag("section", tiles(_numbers(evaluation, log)), id="summary"),
             _samples(files),
             _training(log),
@@ -50,12 +50,24 @@ def write_image_report(run: str | os.PathLike[str]) -> pathlib.Path:
     return write_page(run, f"msign: {name}", body)
 
 
-def image_words(evaluation: dict[str, Any] | None, log: list[dict[str, Any]]) -> Words:
-    """What can be said of a model of images by its bits, on test images and while it trained."""
-    last = log[-1]
+def image_words(
+    evaluation: dict[str, Any] | None,
+    log: list[dict[str, Any]],
+    run: str = "RUN",
+    hidden: int | None = None,
+) -> Words:
+    """What can be said of a model of images by its bits, on test images and while it trained.
+
+    Args:
+        evaluation: On test images, where there were any.
+        log: Of training.
+        run: The run's directory, for commands.
+        hidden: Channels that its networks have inside.
+    """
+    last, kept = log[-1], _kept(log)
     trust, doubt, steps = [], [], []
     if evaluation is None:
-        steps.append("Evaluate it on test images: `msign images evaluate RUN`.")
+        steps.append(f"Evaluate it on test images: `msign images evaluate {run}`.")
     else:
         trust.append(
             f"Bits per dimension, {evaluation['bits_per_dim']:.4f} ± "
@@ -64,10 +76,10 @@ def image_words(evaluation: dict[str, Any] | None, log: list[dict[str, Any]]) ->
         )
         trust.append(
             "That the network is invertible: images come back to within "
-            f"{evaluation['round_trip_largest_error']:.1e} of a grey level."
+            f"{_few_digits(evaluation['round_trip_largest_error'])} of a grey level."
         )
     doubt.append("How samples look: few bits and good pictures are not the same. See below.")
-    gap = last["valid_bits"] / last["train_bits"] - 1 if last["train_bits"] > 0 else 0.0
+    gap = kept["valid_bits"] / kept["train_bits"] - 1 if kept["train_bits"] > 0 else 0.0
     if gap > OVERFIT:
         doubt.append(
             f"What it knows beyond its images: others cost {100 * gap:.2g} percent more bits."
@@ -77,10 +89,28 @@ def image_words(evaluation: dict[str, Any] | None, log: list[dict[str, Any]]) ->
     if gain > IMPROVING * abs(last["valid_bits"]):
         steps.append(f"It was still learning: train longer, `--epochs {2 * last['epoch']}`.")
     elif gap > OVERFIT:
-        steps.append("More images or a smaller network: `--hidden` half of what it was.")
-    steps.append("Draw more: `msign images sample RUN -n 64`.")
+        fewer = f"`--hidden {hidden // 2}`" if hidden else "half of its hidden channels"
+        steps.append(f"More images or a smaller network: {fewer}.")
+    steps.append(f"Draw more: `msign images sample {run} -n 64`.")
     title = "A density of images" if evaluation else "Trained, and not yet evaluated"
     return Words("TRAINED" if evaluation else "NOT EVALUATED", f"{title}.", trust, doubt, steps)
+
+
+def _hidden(config: dict[str, Any]) -> int | None:
+    """Hidden channels of a run's flows; None where its setting does not say."""
+    found = config["setting"].get("architecture", {}).get("flow", {}).get("hidden")
+    return found if isinstance(found, int) else None
+
+
+def _kept(log: list[dict[str, Any]]) -> dict[str, Any]:
+    """What was logged of the model that was kept: the best one of the last stage."""
+    rows = [r for r in log if r["stage"] == log[-1]["stage"]]
+    return min(rows, key=lambda r: r["valid_bits"])
+
+
+def _few_digits(value: float) -> str:
+    """A small positive number, without a power of ten where it is not very small."""
+    return f"{value:.6f}".rstrip("0") if value >= 1e-6 else "a millionth"
 
 
 def _numbers(
@@ -88,14 +118,14 @@ def _numbers(
 ) -> list[tuple[str, str, str]]:
     seconds = sum(max(r["seconds"] for r in log if r["stage"] == s) for s in _stages(log))
     found = [
-        ("Held-out bits", f"{log[-1]['valid_bits']:.4f}", "per dimension, while training"),
+        ("Held-out bits", f"{_kept(log)['valid_bits']:.4f}", "per dimension, of the model kept"),
         ("Time", f"{seconds / 60:.1f} min", "of training"),
     ]
     if evaluation is None:
         return found
     test = f"± {evaluation['standard_error']:.2g} per dimension"
     first = ("Test bits", f"{evaluation['bits_per_dim']:.4f}", test)
-    return [first, *found, ("Parameters", f"{evaluation['parameters']:,}", "trained")]
+    return [first, *found, ("Parameters", count(evaluation["parameters"]), "trained")]
 
 
 def _samples(files: ImageRun) -> Html:
@@ -128,15 +158,19 @@ def _training(log: list[dict[str, Any]]) -> Html:
             part[-1]["stage"],
             part[-1]["epoch"],
             f"{part[-1]['seconds']:.1f}",
-            f"{part[-1]['train_bits']:.4f}",
-            f"{min(r['valid_bits'] for r in part):.4f}",
+            f"{_kept(part)['train_bits']:.4f}",
+            f"{_kept(part)['valid_bits']:.4f}",
         )
         for part in rows
     ]
     head = ("stage", "epochs", "seconds", "bits, training", "bits, held out")
-    picture = captioned(
-        as_svg(bits_figure(rows), "bits"), "Bits per dimension by steps of the stage."
-    )
+    caption = "Bits per dimension while it trained, stage after stage; the best model is kept."
+    if len(rows) > 1:
+        caption += (
+            " Stages before the last see images pooled to fewer pixels: their bits are of those "
+            "and do not compare with the last ones."
+        )
+    picture = captioned(as_svg(bits_figure(rows), "bits"), caption)
     return section("stages", "Stages and timings", picture, markup.table(head, body))
 
 
@@ -150,6 +184,10 @@ def bits_figure(stages: list[list[dict[str, Any]]]) -> Figure:
         names = ("held out", "training") if i == 0 else (None, None)
         axes.plot(x, [r["valid_bits"] for r in part], "o-", ms=3, color=ACCENT, label=names[0])
         axes.plot(x, [r["train_bits"] for r in part], "--", color=SOFT, label=names[1])
+        if len(stages) > 1:
+            numbered(
+                axes, f"stage {part[0]['stage']}" if i == 0 else str(part[0]["stage"]), begin, i > 0
+            )
         begin = x[-1]
     plain(axes, "steps", "bits per dimension")
     legend(figure, axes)

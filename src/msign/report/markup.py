@@ -65,6 +65,11 @@ def facts(pairs: Iterable[tuple[str, Any]]) -> Html:
     return tag("div", tag("table", tag("tbody", *rows), class_="facts"), class_="wide")
 
 
+def count(value: float) -> str:
+    """A whole number, with narrow spaces between thousands."""
+    return f"{value:,.0f}".replace(",", "\u202f")
+
+
 def section(anchor: str, title: str, *children: Any) -> Html:
     """A part of the page with a heading."""
     return tag("section", tag("h2", title), *children, id=anchor)

@@ -1,9 +1,11 @@
 """The report of a fit: certificate in words, fields, modes, marginals, data fit, how made."""
 
 import json
+import math
 import os
 import pathlib
 import shlex
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,8 +13,9 @@ import numpy as np
 from msign.inference import Posterior
 from msign.report import markup
 from msign.report.contents import SAMPLES, Contents, contents_of
+from msign.report.curves import LOWEST
 from msign.report.data_fit import misfit_of
-from msign.report.markup import Html, captioned, joined, section, tag
+from msign.report.markup import Html, captioned, count, joined, section, tag
 from msign.report.page import certificate, film, heading, tiles, write_page
 from msign.report.posterior import all_figures, write_figures
 from msign.report.style import as_svg
@@ -48,7 +51,7 @@ def body(contents: Contents, figures: dict[str, Html], run: str | os.PathLike[st
             marginals(contents, figures),
             data_fit(figures),
             weights(summary, figures),
-            training(summary, figures),
+            training(summary, posterior.records, figures),
             reproduce(posterior, pathlib.Path(run)),
             tag("footer", "Made by msign from the run's own files; nothing was simulated for it."),
         ]
@@ -68,16 +71,18 @@ def numbers(contents: Contents, run: str | os.PathLike[str]) -> Html:
     """The summary in a few tiles, and in full."""
     s = contents.summary
     budget = RunDirectory(run).read_json("config.json").get("budget")
-    allowed = f"of {_count(budget)} allowed" if isinstance(budget, int) else "forward simulations"
+    allowed = f"of {count(budget)} allowed" if isinstance(budget, int) else "forward simulations"
     of_what = " of the part that was found" if is_missing_a_part(s) else ""
     worth = f"what samples are worth{of_what}"
     evidence, error = with_error(s["log_evidence"], s["log_evidence_stderr"])
+    if grade_of(s) == "NOT RELIABLE" and not of_what:
+        error = "of these weights alone: not to be trusted"
     items = [
         ("Effective sample size", f"{100 * s['ess_fraction']:.3g} %", worth),
         ("k-hat", f"{s['khat']:.2f}", _about_tail(s)),
         ("Jeffreys divergence", *_about_divergence(s)),
         ("Log evidence", evidence, f"{error}{of_what}"),
-        ("Simulations", _count(s["nfs"]), allowed),
+        ("Simulations", count(s["nfs"]), allowed),
         ("Time", _duration(s["seconds"]), f"{s['seconds'] / max(s['nfs'], 1) * 1e3:.3g} ms each"),
     ]
     rows = [(n.replace("_", " "), _plain(v)) for n, v in s.items() if not isinstance(v, dict)]
@@ -103,8 +108,13 @@ def _about_divergence(summary: dict[str, Any]) -> tuple[str, str]:
         return "infinite", "some samples cannot be simulated"
     if found < error:
         return f"< {max(found, 0) + 2 * error:.1g}", "nats from the posterior, too small to measure"
-    size = f"{found:.0f}" if found >= 10 else f"{found:.2g}"
-    return size, f"± {error:.1g} nats from the posterior"
+    spread = f"{error:.0f}" if error >= 10 else f"{error:.1g}"
+    return _nats(found), f"± {spread} nats from the posterior"
+
+
+def _nats(divergence: float) -> str:
+    """A divergence with two digits, or whole where it is large."""
+    return count(divergence) if 10 <= divergence < math.inf else f"{divergence:.2g}"
 
 
 def fields(contents: Contents, figures: dict[str, Html]) -> Html:
@@ -185,7 +195,7 @@ def data_fit(figures: dict[str, Html]) -> Html:
 def weights(summary: dict[str, Any], figures: dict[str, Html]) -> Html:
     """Importance weights of the certificate."""
     caption = (
-        f"Log-weights of {_count(summary['certificate_size'])} samples that training never saw. "
+        f"Log-weights of {count(summary['certificate_size'])} samples that training never saw. "
         "The narrower about zero, the closer the model is to the posterior; a tail to the right "
         "are places that it visits too seldom."
     )
@@ -193,19 +203,21 @@ def weights(summary: dict[str, Any], figures: dict[str, Html]) -> Html:
     return section("weights", "Importance weights", picture)
 
 
-def training(summary: dict[str, Any], figures: dict[str, Html]) -> Html:
+def training(
+    summary: dict[str, Any], records: Sequence[dict[str, Any]], figures: dict[str, Html]
+) -> Html:
     """What each stage did."""
     head = ("scale", "dimension", "trained", "rounds", "nFS", "seconds", "J before", "J after")
     rows = [
         (
             st["scale"],
-            _count(st["dimension"]),
-            _count(st["variables"]),
+            count(st["dimension"]),
+            count(st["variables"]),
             st["rounds"],
-            _count(st["nfs"]),
+            count(st["nfs"]),
             f"{st['seconds']:.1f}",
-            f"{st['jeffreys_start']:.3g}",
-            f"{st['jeffreys']:.2g}",
+            _nats(st["jeffreys_start"]),
+            _nats(st["jeffreys"]),
             f"{100 * st['ess_fraction']:.3g} %",
             f"{st['khat']:.2f}",
         )
@@ -217,6 +229,8 @@ def training(summary: dict[str, Any], figures: dict[str, Html]) -> Html:
             "Divergence from the posterior of each scale, by fields that the model was not trained "
             "on. A stage ends below its line, or when rounds bring nothing any more."
         )
+        if any(r["jeffreys"] < LOWEST for r in records):
+            caption += f" What is below {LOWEST:g} is drawn there."
         parts = [captioned(figures["learning_curve"], caption)]
     note = (
         "J is the Jeffreys divergence in nats, nFS the forward simulations of the stage; trained "
@@ -260,10 +274,6 @@ def _command(origin: dict[str, Any], config: dict[str, Any]) -> str:
         words += [flag] if value is True else [flag, str(value)]
     words += ["--budget", str(config.get("budget")), "--seed", str(config["seed"])]
     return " ".join(map(shlex.quote, words))
-
-
-def _count(value: float) -> str:
-    return f"{value:,.0f}".replace(",", "\u202f")
 
 
 def _duration(seconds: float) -> str:

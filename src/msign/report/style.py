@@ -12,6 +12,7 @@ from typing import Any
 from matplotlib import rc_context
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
+from matplotlib.ticker import AutoLocator
 
 from msign.report.markup import Html
 
@@ -24,6 +25,7 @@ PAGE = {
 }
 WIDTH = 4.8  # inches: readable at full size beside another one, and as wide as a phone
 FONT = 9.5
+TICKS = 6  # intervals of an axis, at most
 # Names of groups and images, to which nothing refers.
 _UNUSED = re.compile(r' id="([A-Za-z0-9.]+_\d+|image[0-9a-f]+)"')
 _NAMES = re.compile(r'( id="|url\(#|href="#)')
@@ -39,11 +41,31 @@ def plain(axes: Any, xlabel: str = "", ylabel: str = "", title: str = "") -> Non
     axes.spines[["top", "right"]].set_visible(False)
     for side in ("left", "bottom"):
         axes.spines[side].set_color(SOFT)
+    for axis in (axes.xaxis, axes.yaxis):
+        # As many as fit would be a number that the layout changes, and that changes the layout.
+        if isinstance(axis.get_major_locator(), AutoLocator):
+            axis.get_major_locator().set_params(nbins=TICKS)
     axes.tick_params(colors=INK, color=SOFT, labelsize=FONT - 1)
     axes.set_xlabel(xlabel, color=INK, fontsize=FONT)
     axes.set_ylabel(ylabel, color=INK, fontsize=FONT)
     if title:
         axes.set_title(title, color=INK, fontsize=FONT, loc="left", parse_math=False)
+
+
+def numbered(axes: Any, name: str, begin: float, line: bool = False) -> None:
+    """Above the axes the name of a stage where it begins, with a line where others come before."""
+    if line:
+        axes.axvline(begin, color=SOFT, lw=0.6, alpha=0.6)
+    axes.annotate(
+        name,
+        (begin, 1.0),
+        xycoords=("data", "axes fraction"),
+        fontsize=FONT - 1.5,
+        color=INK,
+        xytext=(3, -2),
+        textcoords="offset points",
+        va="bottom",
+    )
 
 
 def legend(figure: Figure, axes: Any) -> None:
