@@ -12,7 +12,7 @@ from scipy import stats
 
 from helpers import refused, seeded
 from msign import FitConfig, InverseProblem, LaplacePrior, fit, likelihoods
-from msign.problems import Simulator
+from msign.problems import Simulator, data_likelihood
 from msign.problems.data_likelihood import Layout
 from msign.problems.own_likelihood import FromDistribution
 
@@ -179,6 +179,23 @@ def test_gaussian_noise_differs_by_its_constant_alone():
     np.testing.assert_allclose(
         likelihoods.Gaussian(cov=cov).fisher(VALUES), np.diag(np.linalg.inv(cov))
     )
+
+
+def test_many_independent_observations_need_no_matrix(monkeypatch):
+    few = likelihoods.Gaussian(SCALES).restricted(Layout((M,))).given(VALUES)
+    monkeypatch.setattr(data_likelihood, "MATRIX", 0)
+    many = likelihoods.Gaussian(SCALES).restricted(Layout((M,))).given(VALUES)
+    assert (few.whiten.shape, many.whiten.shape) == ((M, M), (M,))
+    p, rng = predictions(), np.random.default_rng
+    f = few.features(p)
+    np.testing.assert_allclose(many.features(p), f, rtol=1e-12)
+    np.testing.assert_allclose(many.pull(f), few.pull(f), rtol=1e-12)
+    np.testing.assert_allclose(many.predicted(f), p, rtol=1e-12)
+    same = few.replicated(f, rng(seeded(3)))
+    np.testing.assert_allclose(many.replicated(f, rng(seeded(3))), same, rtol=1e-12)
+    assert many.constant == few.constant
+    correlated = likelihoods.Gaussian(cov=np.diag(SCALES**2) + 0.1).restricted(Layout((M,)))
+    assert correlated.given(VALUES).whiten.shape == (M, M)
 
 
 def test_large_counts_keep_their_precision():

@@ -59,60 +59,65 @@ class Gaussian(NamedTuple):
 
     def root(self) -> np.ndarray:
         """A with A A^T = covariance; no direction is wider than under the prior."""
-        return inverse_root(self.precision, 1.0)
+        return inverse_root(self.precision, 1.0)[0]
 
 
-def inverse_root(precision: np.ndarray, floor: float) -> np.ndarray:
-    """A with A A^T the inverse of a precision whose eigenvalues are raised to `floor`."""
-    one = np.eye(len(precision))
+def inverse_root(precision: np.ndarray, floor: float) -> tuple[np.ndarray, np.ndarray]:
+    """A with A A^T the inverse of a precision whose eigenvalues are raised to `floor`; and A^-1."""
     try:
-        np.linalg.cholesky(precision - (1 - 1e-3) * floor * one)
+        np.linalg.cholesky(precision - (1 - 1e-3) * floor * np.eye(len(precision)))
     except np.linalg.LinAlgError:
         values, vectors = scipy.linalg.eigh(precision)
-        return (vectors / np.sqrt(np.maximum(values, floor))) @ vectors.T
+        roots = np.sqrt(np.maximum(values, floor))
+        return (vectors / roots) @ vectors.T, (vectors * roots) @ vectors.T
     # Nothing has to be raised: a triangular factor costs a fraction of the eigenvectors.
-    return scipy.linalg.solve_triangular(np.linalg.cholesky(precision), one, lower=True).T
+    factor = np.linalg.cholesky(precision)
+    return scipy.linalg.lapack.dtrtri(factor, lower=1)[0].T, factor.T
 
 
 class Regression:
     """Least squares of gradients on the noise at which they were taken, from sums over batches.
 
-    The sums are large matrices, slow to be read and written: many rows are added at a time.
+    Noise comes in pairs +-z, of which the mean and half the difference of the gradients are all
+    that matters: half as many rows, and no intercept. The sums are large matrices, slow to be
+    read and written: many rows are added at a time.
     """
 
     def __init__(self, dim: int):
-        self.rows = 0
-        self._sums = np.zeros(dim), np.zeros(dim), np.zeros((dim, dim)), np.zeros((dim, dim))
+        self.pairs = 0
+        self._mean, self._squares, self._products = (np.zeros((dim,) * k) for k in (1, 2, 2))
         self._waiting: list[tuple[np.ndarray, np.ndarray]] = []
 
-    def add(self, z: np.ndarray, gradients: np.ndarray) -> None:
-        """Gradients `(n, d)` at noise `(n, d)`."""
-        self.rows += len(z)
-        self._waiting.append((z, gradients))
+    def add(self, z: np.ndarray, there: np.ndarray, opposite: np.ndarray) -> None:
+        """Gradients `(n, k)` at noise `(n, d)`, and at minus the noise."""
+        self.pairs += len(z)
+        self._mean += 0.5 * (there + opposite).sum(0, dtype=np.float64)
+        self._waiting.append((z, 0.5 * (there - opposite)))
         if sum(len(z) for z, _ in self._waiting) >= AT_ONCE:
             self._add_waiting()
 
     def solved(self) -> tuple[np.ndarray, np.ndarray]:
-        """The gradient at zero, and minus the derivative, symmetric, of the best linear fit.
+        """The gradient at zero, and minus its derivative `(d, d)`: of a row of noise a row.
 
-        Under standard normal noise: mean gradient and mean curvature. Exact where gradients are
-        linear.
+        Under standard normal noise: mean gradient and mean curvature, but for symmetry. Exact where
+        gradients are linear.
         """
         self._add_waiting()
-        z, gradient, squares, products = (a / self.rows for a in self._sums)
-        slopes = scipy.linalg.solve(
-            squares - np.outer(z, z), products - np.outer(z, gradient), assume_a="pos"
-        )
-        return gradient - z @ slopes, -0.5 * (slopes + slopes.T)
+        slopes = scipy.linalg.solve(self._squares, self._products, assume_a="pos")
+        return self._mean / self.pairs, -slopes
 
     def _add_waiting(self) -> None:
         if not self._waiting:
             return
-        z, gradients = (np.concatenate(arrays) for arrays in zip(*self._waiting, strict=True))
-        added = z.sum(0), gradients.sum(0), z.T @ z, z.T @ gradients
-        for total, part in zip(self._sums, added, strict=True):
-            total += part
+        z, slopes = (np.concatenate(arrays) for arrays in zip(*self._waiting, strict=True))
+        self._squares += z.T @ z
+        self._products += z.T @ slopes
         self._waiting = []
+
+
+def symmetric(a: np.ndarray) -> np.ndarray:
+    """The symmetric part of a matrix."""
+    return 0.5 * (a + a.T)
 
 
 def log_density_and_gradient(simulator: Simulator, scale: int) -> Evaluate:
@@ -204,9 +209,10 @@ def has_linear_gradients(evaluate: Evaluate, dim: int, key: PRNGKeyArray) -> boo
 
 def exact_gaussian(evaluate: Evaluate, dim: int, key: PRNGKeyArray) -> Gaussian:
     """A posterior that is Gaussian, from gradients at draws of the prior."""
-    slope, precision = _regressed(evaluate, np.zeros(dim), np.eye(dim), generator(key))
-    root = Gaussian(slope, precision).root()
-    return Gaussian(root @ (root.T @ slope), precision)
+    half = _noise(dim, generator(key))
+    slope, precision = _regressed(evaluate, np.zeros(dim), half, half)
+    root, _ = inverse_root(symmetric(precision), 1.0)
+    return Gaussian(root @ (root.T @ slope), symmetric(precision))
 
 
 def nearest_gaussian(
@@ -227,28 +233,33 @@ def nearest_gaussian(
         iterations: Most iterations.
     """
     dim, rng = len(mean), generator(key)
-    root = NEARBY * np.eye(dim)
-    found = Gaussian(mean, np.eye(dim))
-    for k in range(max(1, min(iterations, allowance // _rows(dim)))):
-        slope, curvature = _regressed(evaluate, found.mean, root, rng)
-        inverse = np.linalg.inv(root)
-        share = 1.0 / max(1, k)  # the first is of the maximum alone and is forgotten
-        precision = inverse.T @ curvature @ inverse
+    half = _noise(dim, rng)
+    curvature = _regressed(evaluate, mean, half, NEARBY * half)[1] / NEARBY
+    found = Gaussian(mean, symmetric(curvature))
+    root, inverse = inverse_root(found.precision, 1.0)
+    for k in range(1, max(1, min(iterations, allowance // _rows(dim)))):
+        half = _noise(dim, rng)
+        slope, curvature = _regressed(evaluate, found.mean, half, half @ root.T)
+        share = 1.0 / k  # what was seen at the maximum alone is forgotten
+        precision = symmetric(inverse.T @ curvature)
         found = found._replace(precision=(1 - share) * found.precision + share * precision)
-        root = found.root()
-        if k:  # the start is a maximum already
-            step = root @ (root.T @ (inverse.T @ slope))
-            found = found._replace(mean=found.mean + share * step)
+        root, inverse = inverse_root(found.precision, 1.0)
+        found = found._replace(mean=found.mean + share * (root @ (root.T @ slope)))
     return found
 
 
+def _noise(dim: int, rng: np.random.Generator) -> np.ndarray:
+    """Half of the noise of a regression; the other half is minus this."""
+    return rng.normal(size=(_rows(dim) // 2, dim))
+
+
 def _regressed(
-    evaluate: Evaluate, mean: np.ndarray, root: np.ndarray, rng: np.random.Generator
+    evaluate: Evaluate, mean: np.ndarray, half: np.ndarray, steps: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Mean gradient and curvature in the noise z of fields mean + root z, in pairs +-z."""
-    seen, half = Regression(len(mean)), rng.normal(size=(_rows(len(mean)) // 2, len(mean)))
-    z = np.concatenate([half, -half])
-    seen.add(z, evaluate(mean + z @ root.T)[1] @ root)
+    """Mean gradient, and minus the gradients' derivative by the noise, of fields mean +- steps."""
+    seen = Regression(len(mean))
+    gradients = evaluate(np.concatenate([mean + steps, mean - steps]))[1]
+    seen.add(half, *np.split(gradients, 2))
     return seen.solved()
 
 
