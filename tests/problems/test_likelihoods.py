@@ -14,6 +14,7 @@ from helpers import refused, seeded
 from msign import FitConfig, InverseProblem, LaplacePrior, fit, likelihoods
 from msign.problems import Simulator, data_likelihood
 from msign.problems.data_likelihood import Layout
+from msign.problems.failures import SimulationError
 from msign.problems.own_likelihood import FromDistribution
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -515,6 +516,29 @@ def test_a_log_likelihood_cannot_be_emulated():
 def test_bad_input_is_one_line(options, message):
     with refused(message):
         InverseProblem(PRIOR, forward, **{"data": VALUES, **options})
+
+
+@pytest.mark.parametrize("policy", ["raise", "reject"])
+def test_data_that_a_distribution_does_not_allow_are_said_to_be_so(policy):
+    """The forward map is fine: no message says that it returned NaN."""
+    simulator = Simulator(
+        InverseProblem(
+            PRIOR,
+            forward,
+            VALUES,
+            likelihood=lambda p: flowjax.distributions.Exponential(jnp.exp(p)),
+            on_failure=policy,
+        )
+    )
+    with pytest.raises(SimulationError, match="given these the log-likelihood of the data is -inf"):
+        simulator.check()
+    assert simulator.nfs < 100
+
+
+def test_a_derivative_that_is_not_finite_is_said_to_be_so():
+    simulator = Simulator(InverseProblem(PRIOR, lambda x: jnp.sqrt(abs(forward(x))), VALUES, 0.1))
+    with pytest.raises(SimulationError, match="finite numbers, but their derivative is NaN"):
+        simulator.evaluate(np.zeros((1, 16)), simulator.problem.scales, gradient=True)
 
 
 @pytest.mark.parametrize(

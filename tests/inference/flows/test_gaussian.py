@@ -5,8 +5,8 @@ import jax.random as jr
 import numpy as np
 import pytest
 
-from helpers import seeded
-from msign import InverseProblem, LaplacePrior, Simulator
+from helpers import refused, seeded
+from msign import DensePrior, InverseProblem, LaplacePrior, Simulator
 from msign.inference.flows import gaussian
 from msign.problems.failures import SimulationError
 
@@ -155,6 +155,45 @@ def test_a_posterior_far_from_the_prior_is_found_within_the_allowance():
     assert simulator.nfs <= 2000
     x = np.asarray(prior.unwhiten(jnp.asarray(found.mean)))
     np.testing.assert_allclose(x[3:], truth[3:], atol=0.1)
+
+
+def test_a_density_without_a_maximum_is_refused_before_the_budget_is_spent():
+    """A log-likelihood that grows faster than the prior falls: every ascent diverges."""
+    simulator = Simulator(
+        InverseProblem(
+            LaplacePrior((8,), alpha=0.5, beta=4.0),
+            log_likelihood=lambda x: jnp.sum(x**2, 1) ** 1.5,
+            scales=1,
+        )
+    )
+    with refused("likelihood must be bounded"):
+        gaussian.find_gaussian(simulator, 1, 20_000, jr.key(seeded(5)))
+    assert simulator.nfs < 10_000
+
+
+@pytest.mark.parametrize("key", range(6))
+def test_a_start_that_cannot_be_simulated_is_drawn_anew(key):
+    """Most draws of the prior are rejected, its mean among them."""
+    prior = DensePrior(np.eye(2), (2,))
+
+    def forward(x):
+        return jnp.where(x[:, :1] > 0.3, jnp.exp(x), jnp.nan)
+
+    problem = InverseProblem(prior, forward, [np.exp(1), 1.0], 0.1, scales=1, on_failure="reject")
+    simulator = Simulator(problem)
+    found = gaussian.find_gaussian(simulator, 1, 2000, jr.key(seeded(20 + key)))
+    np.testing.assert_allclose(found.mean, [1, 0], atol=0.1)
+    assert simulator.nfs <= 2000
+
+
+def test_fields_that_can_never_be_simulated_are_an_error():
+    prior = DensePrior(np.eye(2), (2,))
+    problem = InverseProblem(
+        prior, lambda x: jnp.where(x > 100, x**2, jnp.nan), [1.0, 1.0], 0.1, scales=1,
+        on_failure="reject",
+    )  # fmt: skip
+    with pytest.raises(SimulationError, match="no field on 32 ascents"):
+        gaussian.find_gaussian(Simulator(problem), 1, 2000, jr.key(seeded(5)))
 
 
 def test_the_least_allowance_is_enough():

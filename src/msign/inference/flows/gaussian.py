@@ -23,6 +23,8 @@ SUFFICIENT = 1e-3  # fraction of the promised descent that a step must bring
 NEARBY = 0.005  # prior standard deviations around a maximum in which its curvature is first seen
 STARTS = 4  # ascents: one from the prior's mean, the others from draws of it
 ASCENT = 1000  # evaluations of each, at most
+ANEW = 8  # times that ascents begin where nothing could be simulated
+FAR = 100.0  # prior standard deviations from the mean at which an ascent is lost
 DAMPED = 30  # Levenberg-Marquardt steps, where there is no derivative
 ENOUGH = 0.1  # nats that are left to gain from any start when it stops
 APART = 0.01  # prior standard deviations between fields whose difference is a derivative
@@ -202,9 +204,13 @@ def _limited(step: np.ndarray) -> np.ndarray:
 
 
 def has_linear_gradients(evaluate: Evaluate, dim: int, key: PRNGKeyArray) -> bool:
-    """Whether gradients are linear in the field, by second differences along random lines."""
+    """Whether gradients are linear in the field, by second differences along random lines.
+
+    Where a simulation is rejected they are not known, and zero for no other reason.
+    """
     a, b = generator(key).normal(size=(2, LINES, dim))
-    return is_linear(evaluate(np.concatenate([a - b, a, a + b]))[1].astype(np.float64))
+    value, gradient = evaluate(np.concatenate([a - b, a, a + b]))
+    return bool(np.isfinite(value).all()) and is_linear(gradient.astype(np.float64))
 
 
 def exact_gaussian(evaluate: Evaluate, dim: int, key: PRNGKeyArray) -> Gaussian:
@@ -274,10 +280,36 @@ def find_gaussian(simulator: Simulator, scale: int, allowance: int, key: PRNGKey
     begin = simulator.nfs
     if has_linear_gradients(evaluate, dim, jr.fold_in(key, 0)):
         return exact_gaussian(evaluate, dim, jr.fold_in(key, 2))
-    most = (allowance // 2 - 3 * LINES - _rows(dim)) // STARTS
-    found = ascend(evaluate, _starts(dim, jr.fold_in(key, 1)), max(1, min(ASCENT, most)))
+    found = _highest(simulator, scale, begin + allowance - 2 * _rows(dim), jr.fold_in(key, 1))
     left = (allowance - (simulator.nfs - begin)) // 2
-    return nearest_gaussian(evaluate, found.u[0], left, jr.fold_in(key, 2))
+    return nearest_gaussian(evaluate, found, left, jr.fold_in(key, 2))
+
+
+def _highest(simulator: Simulator, scale: int, until: int, key: PRNGKeyArray) -> np.ndarray:
+    """The highest maximum `(d,)` that ascents find before so many simulations are used.
+
+    Where no field on the way can be simulated, they start anew.
+    """
+    prior = simulator.problem.priors[scale - 1]
+    dim, evaluate = prior.lattice.dim, log_density_and_gradient(simulator, scale)
+    for k in range(ANEW):
+        most = (until - simulator.nfs) // (2 * STARTS)
+        if k and most < 1:
+            break
+        starts = _starts(dim, jr.fold_in(key, k) if k else key)
+        found = ascend(evaluate, starts, max(1, min(ASCENT, most)))
+        away = float(np.sqrt(np.mean(found.u[0] ** 2)))
+        if away > FAR and not found.converged[0]:
+            raise ValueError(
+                "likelihood must be bounded, and data possible under the prior: the posterior "
+                f"density still rises at {away:.3g} standard deviations of the prior from its mean"
+            )
+        if np.isfinite(found.log_density[0]):
+            return found.u[0]
+    raise SimulationError(
+        f"no field on {(k + 1) * STARTS} ascents to a maximum could be simulated",
+        np.asarray(prior.unwhiten(found.u[0])),
+    )
 
 
 def _starts(dim: int, key: PRNGKeyArray) -> np.ndarray:
