@@ -122,7 +122,7 @@ def show_moments(label: str, found: references.Moments, exact: references.Moment
 
 # --- against tempered SMC from the prior ----------------------------------------------------------
 
-LONG = references.Setting(particles=8192, sweeps=2, leapfrogs=16)
+LONG = references.Setting(particles=4096, sweeps=2, leapfrogs=8)
 FIRST = references.Setting(particles=2048, sweeps=1, leapfrogs=8)
 SAMPLES = 4096  # fields of the model that its moments are estimated from
 
