@@ -122,8 +122,8 @@ def show_moments(label: str, found: references.Moments, exact: references.Moment
 
 # --- against tempered SMC from the prior ----------------------------------------------------------
 
-LONG = references.Setting(particles=4096, sweeps=2, leapfrogs=8)
-FIRST = references.Setting(particles=2048, sweeps=1, leapfrogs=8)
+LONG = references.Setting(particles=4096, sweeps=8, leapfrogs=5)
+FIRST = references.Setting(particles=2048, sweeps=1, leapfrogs=5)
 SAMPLES = 4096  # fields of the model that its moments are estimated from
 
 

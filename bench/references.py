@@ -162,7 +162,7 @@ class Setting(NamedTuple):
 
     particles: int = 4096
     sweeps: int = 1
-    leapfrogs: int = 8
+    leapfrogs: int = 5
     ess: float = 0.5
 
 
@@ -180,6 +180,9 @@ class Cloud(NamedTuple):
 
 WANTED, GAIN = 0.8, 1.0  # acceptance that step sizes are adapted to, and how fast
 FIRST_STEP = 0.3
+QUARTER = (
+    np.pi / 2
+)  # of a period of unit frequency; after half of one a particle is its mirror image
 AT_ONCE = 512  # particles that are moved by one call of compiled code
 
 
@@ -201,7 +204,8 @@ def tempered(problem: msign.InverseProblem, setting: Setting, seed: int) -> Clou
             return t * likelihood(u) - 0.5 * jnp.sum(u**2)
 
         def one(u: jax.Array, key: jax.Array) -> Any:
-            size = step * jr.uniform(jr.fold_in(key, 0), minval=0.8, maxval=1.2)
+            longest = QUARTER / setting.leapfrogs
+            size = jnp.minimum(step, longest) * jr.uniform(key, minval=0.8, maxval=1.2)
             state, info = kernel(
                 jr.fold_in(key, 1), hmc.init(u, log_density), log_density, size, mass,
                 setting.leapfrogs,
@@ -234,7 +238,7 @@ def tempered(problem: msign.InverseProblem, setting: Setting, seed: int) -> Clou
             ]
             u, l, rate = (jnp.concatenate(a) for a in zip(*found, strict=True))
             rates.append(float(rate.mean()))
-            step *= float(np.exp(GAIN * (rates[-1] - WANTED)))
+            step = min(1.0, step * float(np.exp(GAIN * (rates[-1] - WANTED))))
             nfs += 2 * n * setting.leapfrogs
     fields = np.asarray(problem.prior.unwhiten(u)).reshape(n, -1)
     return Cloud(
