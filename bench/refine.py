@@ -77,7 +77,7 @@ def line(name: str, posterior: Posterior, runs: int, particles: int) -> str:
     exact = exact_posterior(posterior.problem)
     assert exact is not None
     axis = exact.axes()[0]
-    parts = [np.asarray(exact.sample(jr.key(i), 2000)) @ axis for i in range(100)]
+    parts = [np.asarray(exact.sample(jr.key(i), 2000)) @ axis for i in range(25)]
     known = np.concatenate(parts)
     mean, positive = float(known.mean()), float((known > 0).mean())
     found = [
