@@ -74,6 +74,8 @@ def test_score_is_the_slope_of_the_log_ratio(name):
     np.testing.assert_allclose(value, log_ratio(variables, s), rtol=0, atol=1e-12)
     slope = (log_ratio(variables, s + step) - log_ratio(variables, s - step)) / 2
     np.testing.assert_allclose(np.sum(score * step, 1), slope, rtol=1e-5, atol=1e-11)
+    z, _ = variables.backward(s)
+    np.testing.assert_allclose(variables.score(s, z), score - s, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", MAKERS)

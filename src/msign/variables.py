@@ -75,6 +75,12 @@ class Variables(eqx.Module):
         ratio, pull = jax.vjp(lambda s: self.backward(s)[1], s)
         return ratio, pull(jnp.ones_like(ratio))[0]
 
+    def score(self, s: Array, z: Array) -> Array:
+        """The gradient of log p, of variables whose noise is known and need not be found."""
+        inverse = paramax.unwrap(self.flow).inverse_and_log_det
+        _, pull = jax.vjp(lambda s: self._batched(inverse, s), s)
+        return pull((-z, jnp.ones(len(z), z.dtype)))[0]
+
     def _batched(
         self, bijection: Callable[[Array], tuple[Array, Array]], x: Array
     ) -> tuple[Array, Array]:

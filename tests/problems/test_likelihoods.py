@@ -12,8 +12,9 @@ from scipy import stats
 
 from helpers import refused, seeded
 from msign import FitConfig, InverseProblem, LaplacePrior, fit, likelihoods
-from msign.problems import Simulator
+from msign.problems import Simulator, data_likelihood
 from msign.problems.data_likelihood import Layout
+from msign.problems.failures import SimulationError
 from msign.problems.own_likelihood import FromDistribution
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -179,6 +180,23 @@ def test_gaussian_noise_differs_by_its_constant_alone():
     np.testing.assert_allclose(
         likelihoods.Gaussian(cov=cov).fisher(VALUES), np.diag(np.linalg.inv(cov))
     )
+
+
+def test_many_independent_observations_need_no_matrix(monkeypatch):
+    few = likelihoods.Gaussian(SCALES).restricted(Layout((M,))).given(VALUES)
+    monkeypatch.setattr(data_likelihood, "MATRIX", 0)
+    many = likelihoods.Gaussian(SCALES).restricted(Layout((M,))).given(VALUES)
+    assert (few.whiten.shape, many.whiten.shape) == ((M, M), (M,))
+    p, rng = predictions(), np.random.default_rng
+    f = few.features(p)
+    np.testing.assert_allclose(many.features(p), f, rtol=1e-12)
+    np.testing.assert_allclose(many.pull(f), few.pull(f), rtol=1e-12)
+    np.testing.assert_allclose(many.predicted(f), p, rtol=1e-12)
+    same = few.replicated(f, rng(seeded(3)))
+    np.testing.assert_allclose(many.replicated(f, rng(seeded(3))), same, rtol=1e-12)
+    assert many.constant == few.constant
+    correlated = likelihoods.Gaussian(cov=np.diag(SCALES**2) + 0.1).restricted(Layout((M,)))
+    assert correlated.given(VALUES).whiten.shape == (M, M)
 
 
 def test_large_counts_keep_their_precision():
@@ -498,6 +516,29 @@ def test_a_log_likelihood_cannot_be_emulated():
 def test_bad_input_is_one_line(options, message):
     with refused(message):
         InverseProblem(PRIOR, forward, **{"data": VALUES, **options})
+
+
+@pytest.mark.parametrize("policy", ["raise", "reject"])
+def test_data_that_a_distribution_does_not_allow_are_said_to_be_so(policy):
+    """The forward map is fine: no message says that it returned NaN."""
+    simulator = Simulator(
+        InverseProblem(
+            PRIOR,
+            forward,
+            VALUES,
+            likelihood=lambda p: flowjax.distributions.Exponential(jnp.exp(p)),
+            on_failure=policy,
+        )
+    )
+    with pytest.raises(SimulationError, match="given these the log-likelihood of the data is -inf"):
+        simulator.check()
+    assert simulator.nfs < 100
+
+
+def test_a_derivative_that_is_not_finite_is_said_to_be_so():
+    simulator = Simulator(InverseProblem(PRIOR, lambda x: jnp.sqrt(abs(forward(x))), VALUES, 0.1))
+    with pytest.raises(SimulationError, match="finite numbers, but their derivative is NaN"):
+        simulator.evaluate(np.zeros((1, 16)), simulator.problem.scales, gradient=True)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import paramax
+import scipy.linalg
 from flowjax.bijections import AbstractBijection
 from jaxtyping import Array, ArrayLike
 
@@ -45,7 +46,9 @@ class GaussianMap(AbstractBijection):
             )
         self.shape = shift.shape
         self.cond_shape = None
-        arrays = matrix, np.linalg.inv(matrix), shift, np.linalg.slogdet(matrix)[1]
+        factors, pivots = scipy.linalg.lu_factor(matrix)
+        log_det = np.log(np.abs(np.diag(factors))).sum()
+        arrays = matrix, scipy.linalg.lapack.dgetri(factors, pivots)[0], shift, log_det
         fixed = (paramax.non_trainable(on_device(a)) for a in arrays)
         self.matrix, self.inverted, self.shift, self.log_det = fixed
 

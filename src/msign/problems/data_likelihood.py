@@ -12,6 +12,8 @@ import equinox as eqx
 import jax
 import numpy as np
 
+MATRIX = 256  # most independent observations whose noise is a matrix all the same
+
 
 class Layout(NamedTuple):
     """How observations lie in what a forward map returns.
@@ -169,7 +171,8 @@ class Noise(_Normal):
 
     Attributes:
         target: Data minus the mean of the noise `(m,)`.
-        whiten: Matrix `(m, m)` that makes the noise standard normal.
+        whiten: Matrix `(m, m)` that makes the noise standard normal, or its diagonal `(m,)` where
+            it has nothing else and is large.
         constant: Log of the noise's normalising constant, or zero where that is left out.
     """
 
@@ -179,10 +182,11 @@ class Noise(_Normal):
 
     def features(self, observed: Any) -> Any:
         """What is left of the data, in units of the noise."""
-        return (self.target - observed) @ self.whiten.T
+        residual = self.target - observed
+        return residual * self.whiten if self.whiten.ndim == 1 else residual @ self.whiten.T
 
     def pull(self, cotangents: Any) -> Any:
-        return -cotangents @ self.whiten
+        return -cotangents * self.whiten if self.whiten.ndim == 1 else -cotangents @ self.whiten
 
     def predicted(self, features: np.ndarray) -> np.ndarray:
         return self.target - self._coloured(features)
@@ -192,6 +196,8 @@ class Noise(_Normal):
 
     def _coloured(self, white: np.ndarray) -> np.ndarray:
         """Standard normal numbers `(n, m)` as noise."""
+        if self.whiten.ndim == 1:
+            return white / self.whiten
         return np.linalg.solve(self.whiten, white.T).T
 
 
@@ -231,12 +237,18 @@ class Inflation(NamedTuple):
 def whitened_noise(
     data: np.ndarray, covariance: np.ndarray, error: Inflation | None, normalised: bool = False
 ) -> Noise:
-    """The noise of a scale, to which its discretisation error is added if there is one."""
+    """The noise of a scale, to which its discretisation error is added if there is one.
+
+    Few observations have a matrix even where they are independent, so that noise with and without
+    an error share programs.
+    """
     if error is not None:
         data, covariance = data - error.mean, covariance + error.covariance
     root = np.linalg.cholesky(covariance)
     constant = -0.5 * len(data) * np.log(2 * np.pi) - np.log(np.diag(root)).sum()
     constant = np.asarray(constant if normalised else 0.0)
+    if len(data) > MATRIX and not np.any(covariance - np.diag(np.diag(covariance))):
+        return Noise(target=data, whiten=1 / np.diag(root), constant=constant)
     return Noise(target=data, whiten=np.linalg.inv(root), constant=constant)
 
 

@@ -27,6 +27,7 @@ from msign.problems.spread import spread_over
 from msign.problems.workers import as_workers
 
 VALUES_IN_FLIGHT = 2**23  # of the fields that are with workers at a time
+NOT_FINITE = "returned NaN or infinity"
 
 
 class ForwardMaps:
@@ -77,11 +78,18 @@ class ForwardMaps:
 
     # --- failures ---------------------------------------------------------------------------------
 
-    def reject(self, model: ScaleModel, u: np.ndarray, start: int, bad: np.ndarray) -> None:
-        """Count fields whose simulation is not finite, or stop at the first of them."""
+    def reject(
+        self,
+        model: ScaleModel,
+        u: np.ndarray,
+        start: int,
+        bad: np.ndarray,
+        why: str = NOT_FINITE,
+    ) -> None:
+        """Count fields whose simulation is not finite, or stop at the first and say why."""
         if bad.any() and self.problem.on_failure != "reject":
             i = int(np.flatnonzero(bad)[0])
-            raise _failure(model, u[i], f"sample {start + i}", "returned NaN or infinity")
+            raise _failure(model, u[i], f"sample {start + i}", why)
         self.count.failures += int(bad.sum())
 
     @contextlib.contextmanager
@@ -147,6 +155,18 @@ class ForwardMaps:
         if bad.any():
             self.reject(model, whitened(), 0, bad)
         return observed
+
+
+def not_finite(predicted: np.ndarray, value: float) -> str:
+    """What is wrong with a simulation, from what it leaves of predictions and its likelihood."""
+    if not np.isfinite(predicted).all():
+        return NOT_FINITE
+    if not np.isfinite(value):
+        return (
+            f"returned finite numbers, but given these the log-likelihood of the data is {value}: "
+            "data outside of what the likelihood allows, or too far from the predictions"
+        )
+    return "returned finite numbers, but their derivative is NaN or infinite"
 
 
 def _raised(model: ScaleModel, u: np.ndarray, start: int, error: Exception) -> SimulationError:

@@ -19,7 +19,7 @@ from msign.problems.at_scale import ScaleModel, compiled_rows
 from msign.problems.coarse_noise import BothPlaces, CoarseNoise
 from msign.problems.counting import Count
 from msign.problems.data_likelihood import DataLikelihood, Inflation
-from msign.problems.forward_maps import ForwardMaps
+from msign.problems.forward_maps import ForwardMaps, not_finite
 from msign.problems.inverse import InverseProblem
 from msign.problems.linearised import check_batch, linearised
 from msign.problems.trial import check_every_scale, check_vjp, refuse_all_rejected
@@ -148,7 +148,8 @@ class Simulator:
         if slopes is not None:
             bad |= ~np.all(np.isfinite(slopes), axis=1)
         if bad.any():
-            self._maps.reject(model, u, start, bad)
+            i = int(np.flatnonzero(bad)[0])
+            self._maps.reject(model, u, start, bad, not_finite(features[i], values[i]))
             values = np.where(bad, -np.inf, values)
             slopes = None if slopes is None else np.where(bad[:, None], 0.0, slopes)
         return Evaluated(values, slopes, features)

@@ -11,7 +11,7 @@ from msign import user_code
 from msign.noise import as_array, normal
 from msign.problems.coarse_noise import CoarseNoise
 from msign.problems.failures import SimulationError
-from msign.problems.forward_maps import ForwardMaps
+from msign.problems.forward_maps import ForwardMaps, not_finite
 
 STEP = 1e-4  # of finite differences, in units of a prior draw
 
@@ -29,7 +29,9 @@ def check_every_scale(noise: CoarseNoise, key: PRNGKeyArray, scales: Sequence[in
         bad = np.isfinite(observed).all(1) & ~np.isfinite(values)
         if bad.any():
             at_scale = maps.problem.every_scale.whitened(u, scale)
-            maps.reject(maps.at_scale(scale), at_scale, 0, bad)
+            i = int(np.flatnonzero(bad)[0])
+            why = not_finite(observed[i], values[i])
+            maps.reject(maps.at_scale(scale), at_scale, 0, bad, why)
 
 
 def refuse_all_rejected(maps: ForwardMaps, u: np.ndarray, tried: int) -> NoReturn:
@@ -39,9 +41,9 @@ def refuse_all_rejected(maps: ForwardMaps, u: np.ndarray, tried: int) -> NoRetur
     """
     problem = maps.problem
     model = problem.at_scale(problem.scales)
-    why = "returned NaN or infinity"
     try:
-        model.observe(model.fields(u))
+        features = problem.likelihood.features(model.observe(model.fields(u)))
+        why = not_finite(features, float(problem.likelihood.log_likelihood(features)[0]))
     except Exception as error:
         why = user_code.raised(error)
     raise SimulationError(

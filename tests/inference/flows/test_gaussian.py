@@ -5,8 +5,8 @@ import jax.random as jr
 import numpy as np
 import pytest
 
-from helpers import seeded
-from msign import InverseProblem, LaplacePrior, Simulator
+from helpers import refused, seeded
+from msign import DensePrior, InverseProblem, LaplacePrior, Simulator
 from msign.inference.flows import gaussian
 from msign.problems.failures import SimulationError
 
@@ -110,18 +110,34 @@ def test_the_nearest_gaussian_has_the_highest_evidence_bound():
 
 
 def test_sums_over_batches_are_the_least_squares_of_all_rows():
-    """Of uneven batches whose noise is not in pairs, with an intercept."""
+    """Of uneven batches, with an intercept; each row counts with its opposite."""
     rng = np.random.default_rng(seeded(7))
-    z, seen = rng.normal(size=(3000, 3)) + 0.2, gaussian.Regression(3)
-    gradients = np.tanh(z) @ rng.normal(size=(3, 3)) + rng.normal(size=3)
-    for rows in np.split(np.arange(3000), [5, 900, 2800]):
-        seen.add(z[rows], gradients[rows])
+    z, seen = rng.normal(size=(1500, 3)), gaussian.Regression(3)
+    mixing, intercept = rng.normal(size=(3, 3)), rng.normal(size=3)
+
+    def gradients(z):
+        return np.tanh(z + 0.1) @ mixing + intercept
+
+    for rows in np.split(np.arange(1500), [5, 900, 1400]):
+        seen.add(z[rows], gradients(z[rows]), gradients(-z[rows]))
     slope, curvature = seen.solved()
-    design = np.concatenate([np.ones((3000, 1)), z], 1)
-    fit = np.linalg.lstsq(design, gradients, rcond=None)[0]
-    assert seen.rows == 3000
+    every = np.concatenate([z, -z])
+    design = np.concatenate([np.ones((3000, 1)), every], 1)
+    fit = np.linalg.lstsq(design, gradients(every), rcond=None)[0]
+    assert seen.pairs == 1500
     np.testing.assert_allclose(slope, fit[0], atol=1e-10)
-    np.testing.assert_allclose(curvature, -0.5 * (fit[1:] + fit[1:].T), atol=1e-10)
+    np.testing.assert_allclose(curvature, -fit[1:], atol=1e-10)
+
+
+@pytest.mark.parametrize("floor", [1e-3, 0.5, 2.0])
+def test_a_root_comes_with_its_inverse(floor):
+    """Whether eigenvalues are raised or not."""
+    values = np.array([1.0, 3.0, 10.0])
+    vectors = np.linalg.qr(np.random.default_rng(seeded(8)).normal(size=(3, 3)))[0]
+    root, inverse = gaussian.inverse_root((vectors * values) @ vectors.T, floor)
+    np.testing.assert_allclose(root @ inverse, np.eye(3), atol=1e-12)
+    raised = (vectors * np.maximum(values, floor)) @ vectors.T
+    np.testing.assert_allclose(inverse.T @ inverse, raised, atol=1e-12)
 
 
 def test_no_direction_is_wider_than_under_the_prior():
@@ -139,6 +155,45 @@ def test_a_posterior_far_from_the_prior_is_found_within_the_allowance():
     assert simulator.nfs <= 2000
     x = np.asarray(prior.unwhiten(jnp.asarray(found.mean)))
     np.testing.assert_allclose(x[3:], truth[3:], atol=0.1)
+
+
+def test_a_density_without_a_maximum_is_refused_before_the_budget_is_spent():
+    """A log-likelihood that grows faster than the prior falls: every ascent diverges."""
+    simulator = Simulator(
+        InverseProblem(
+            LaplacePrior((8,), alpha=0.5, beta=4.0),
+            log_likelihood=lambda x: jnp.sum(x**2, 1) ** 1.5,
+            scales=1,
+        )
+    )
+    with refused("likelihood must be bounded"):
+        gaussian.find_gaussian(simulator, 1, 20_000, jr.key(seeded(5)))
+    assert simulator.nfs < 10_000
+
+
+@pytest.mark.parametrize("key", range(6))
+def test_a_start_that_cannot_be_simulated_is_drawn_anew(key):
+    """Most draws of the prior are rejected, its mean among them."""
+    prior = DensePrior(np.eye(2), (2,))
+
+    def forward(x):
+        return jnp.where(x[:, :1] > 0.3, jnp.exp(x), jnp.nan)
+
+    problem = InverseProblem(prior, forward, [np.exp(1), 1.0], 0.1, scales=1, on_failure="reject")
+    simulator = Simulator(problem)
+    found = gaussian.find_gaussian(simulator, 1, 2000, jr.key(seeded(20 + key)))
+    np.testing.assert_allclose(found.mean, [1, 0], atol=0.1)
+    assert simulator.nfs <= 2000
+
+
+def test_fields_that_can_never_be_simulated_are_an_error():
+    prior = DensePrior(np.eye(2), (2,))
+    problem = InverseProblem(
+        prior, lambda x: jnp.where(x > 100, x**2, jnp.nan), [1.0, 1.0], 0.1, scales=1,
+        on_failure="reject",
+    )  # fmt: skip
+    with pytest.raises(SimulationError, match="no field on 32 ascents"):
+        gaussian.find_gaussian(Simulator(problem), 1, 2000, jr.key(seeded(5)))
 
 
 def test_the_least_allowance_is_enough():

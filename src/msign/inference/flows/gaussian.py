@@ -23,6 +23,8 @@ SUFFICIENT = 1e-3  # fraction of the promised descent that a step must bring
 NEARBY = 0.005  # prior standard deviations around a maximum in which its curvature is first seen
 STARTS = 4  # ascents: one from the prior's mean, the others from draws of it
 ASCENT = 1000  # evaluations of each, at most
+ANEW = 8  # times that ascents begin where nothing could be simulated
+FAR = 100.0  # prior standard deviations from the mean at which an ascent is lost
 DAMPED = 30  # Levenberg-Marquardt steps, where there is no derivative
 ENOUGH = 0.1  # nats that are left to gain from any start when it stops
 APART = 0.01  # prior standard deviations between fields whose difference is a derivative
@@ -59,60 +61,65 @@ class Gaussian(NamedTuple):
 
     def root(self) -> np.ndarray:
         """A with A A^T = covariance; no direction is wider than under the prior."""
-        return inverse_root(self.precision, 1.0)
+        return inverse_root(self.precision, 1.0)[0]
 
 
-def inverse_root(precision: np.ndarray, floor: float) -> np.ndarray:
-    """A with A A^T the inverse of a precision whose eigenvalues are raised to `floor`."""
-    one = np.eye(len(precision))
+def inverse_root(precision: np.ndarray, floor: float) -> tuple[np.ndarray, np.ndarray]:
+    """A with A A^T the inverse of a precision whose eigenvalues are raised to `floor`; and A^-1."""
     try:
-        np.linalg.cholesky(precision - (1 - 1e-3) * floor * one)
+        np.linalg.cholesky(precision - (1 - 1e-3) * floor * np.eye(len(precision)))
     except np.linalg.LinAlgError:
         values, vectors = scipy.linalg.eigh(precision)
-        return (vectors / np.sqrt(np.maximum(values, floor))) @ vectors.T
+        roots = np.sqrt(np.maximum(values, floor))
+        return (vectors / roots) @ vectors.T, (vectors * roots) @ vectors.T
     # Nothing has to be raised: a triangular factor costs a fraction of the eigenvectors.
-    return scipy.linalg.solve_triangular(np.linalg.cholesky(precision), one, lower=True).T
+    factor = np.linalg.cholesky(precision)
+    return scipy.linalg.lapack.dtrtri(factor, lower=1)[0].T, factor.T
 
 
 class Regression:
     """Least squares of gradients on the noise at which they were taken, from sums over batches.
 
-    The sums are large matrices, slow to be read and written: many rows are added at a time.
+    Noise comes in pairs +-z, of which the mean and half the difference of the gradients are all
+    that matters: half as many rows, and no intercept. The sums are large matrices, slow to be
+    read and written: many rows are added at a time.
     """
 
     def __init__(self, dim: int):
-        self.rows = 0
-        self._sums = np.zeros(dim), np.zeros(dim), np.zeros((dim, dim)), np.zeros((dim, dim))
+        self.pairs = 0
+        self._mean, self._squares, self._products = (np.zeros((dim,) * k) for k in (1, 2, 2))
         self._waiting: list[tuple[np.ndarray, np.ndarray]] = []
 
-    def add(self, z: np.ndarray, gradients: np.ndarray) -> None:
-        """Gradients `(n, d)` at noise `(n, d)`."""
-        self.rows += len(z)
-        self._waiting.append((z, gradients))
+    def add(self, z: np.ndarray, there: np.ndarray, opposite: np.ndarray) -> None:
+        """Gradients `(n, k)` at noise `(n, d)`, and at minus the noise."""
+        self.pairs += len(z)
+        self._mean += 0.5 * (there + opposite).sum(0, dtype=np.float64)
+        self._waiting.append((z, 0.5 * (there - opposite)))
         if sum(len(z) for z, _ in self._waiting) >= AT_ONCE:
             self._add_waiting()
 
     def solved(self) -> tuple[np.ndarray, np.ndarray]:
-        """The gradient at zero, and minus the derivative, symmetric, of the best linear fit.
+        """The gradient at zero, and minus its derivative `(d, d)`: of a row of noise a row.
 
-        Under standard normal noise: mean gradient and mean curvature. Exact where gradients are
-        linear.
+        Under standard normal noise: mean gradient and mean curvature, but for symmetry. Exact where
+        gradients are linear.
         """
         self._add_waiting()
-        z, gradient, squares, products = (a / self.rows for a in self._sums)
-        slopes = scipy.linalg.solve(
-            squares - np.outer(z, z), products - np.outer(z, gradient), assume_a="pos"
-        )
-        return gradient - z @ slopes, -0.5 * (slopes + slopes.T)
+        slopes = scipy.linalg.solve(self._squares, self._products, assume_a="pos")
+        return self._mean / self.pairs, -slopes
 
     def _add_waiting(self) -> None:
         if not self._waiting:
             return
-        z, gradients = (np.concatenate(arrays) for arrays in zip(*self._waiting, strict=True))
-        added = z.sum(0), gradients.sum(0), z.T @ z, z.T @ gradients
-        for total, part in zip(self._sums, added, strict=True):
-            total += part
+        z, slopes = (np.concatenate(arrays) for arrays in zip(*self._waiting, strict=True))
+        self._squares += z.T @ z
+        self._products += z.T @ slopes
         self._waiting = []
+
+
+def symmetric(a: np.ndarray) -> np.ndarray:
+    """The symmetric part of a matrix."""
+    return 0.5 * (a + a.T)
 
 
 def log_density_and_gradient(simulator: Simulator, scale: int) -> Evaluate:
@@ -197,16 +204,21 @@ def _limited(step: np.ndarray) -> np.ndarray:
 
 
 def has_linear_gradients(evaluate: Evaluate, dim: int, key: PRNGKeyArray) -> bool:
-    """Whether gradients are linear in the field, by second differences along random lines."""
+    """Whether gradients are linear in the field, by second differences along random lines.
+
+    Where a simulation is rejected they are not known, and zero for no other reason.
+    """
     a, b = generator(key).normal(size=(2, LINES, dim))
-    return is_linear(evaluate(np.concatenate([a - b, a, a + b]))[1].astype(np.float64))
+    value, gradient = evaluate(np.concatenate([a - b, a, a + b]))
+    return bool(np.isfinite(value).all()) and is_linear(gradient.astype(np.float64))
 
 
 def exact_gaussian(evaluate: Evaluate, dim: int, key: PRNGKeyArray) -> Gaussian:
     """A posterior that is Gaussian, from gradients at draws of the prior."""
-    slope, precision = _regressed(evaluate, np.zeros(dim), np.eye(dim), generator(key))
-    root = Gaussian(slope, precision).root()
-    return Gaussian(root @ (root.T @ slope), precision)
+    half = _noise(dim, generator(key))
+    slope, precision = _regressed(evaluate, np.zeros(dim), half, half)
+    root, _ = inverse_root(symmetric(precision), 1.0)
+    return Gaussian(root @ (root.T @ slope), symmetric(precision))
 
 
 def nearest_gaussian(
@@ -227,28 +239,33 @@ def nearest_gaussian(
         iterations: Most iterations.
     """
     dim, rng = len(mean), generator(key)
-    root = NEARBY * np.eye(dim)
-    found = Gaussian(mean, np.eye(dim))
-    for k in range(max(1, min(iterations, allowance // _rows(dim)))):
-        slope, curvature = _regressed(evaluate, found.mean, root, rng)
-        inverse = np.linalg.inv(root)
-        share = 1.0 / max(1, k)  # the first is of the maximum alone and is forgotten
-        precision = inverse.T @ curvature @ inverse
+    half = _noise(dim, rng)
+    curvature = _regressed(evaluate, mean, half, NEARBY * half)[1] / NEARBY
+    found = Gaussian(mean, symmetric(curvature))
+    root, inverse = inverse_root(found.precision, 1.0)
+    for k in range(1, max(1, min(iterations, allowance // _rows(dim)))):
+        half = _noise(dim, rng)
+        slope, curvature = _regressed(evaluate, found.mean, half, half @ root.T)
+        share = 1.0 / k  # what was seen at the maximum alone is forgotten
+        precision = symmetric(inverse.T @ curvature)
         found = found._replace(precision=(1 - share) * found.precision + share * precision)
-        root = found.root()
-        if k:  # the start is a maximum already
-            step = root @ (root.T @ (inverse.T @ slope))
-            found = found._replace(mean=found.mean + share * step)
+        root, inverse = inverse_root(found.precision, 1.0)
+        found = found._replace(mean=found.mean + share * (root @ (root.T @ slope)))
     return found
 
 
+def _noise(dim: int, rng: np.random.Generator) -> np.ndarray:
+    """Half of the noise of a regression; the other half is minus this."""
+    return rng.normal(size=(_rows(dim) // 2, dim))
+
+
 def _regressed(
-    evaluate: Evaluate, mean: np.ndarray, root: np.ndarray, rng: np.random.Generator
+    evaluate: Evaluate, mean: np.ndarray, half: np.ndarray, steps: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Mean gradient and curvature in the noise z of fields mean + root z, in pairs +-z."""
-    seen, half = Regression(len(mean)), rng.normal(size=(_rows(len(mean)) // 2, len(mean)))
-    z = np.concatenate([half, -half])
-    seen.add(z, evaluate(mean + z @ root.T)[1] @ root)
+    """Mean gradient, and minus the gradients' derivative by the noise, of fields mean +- steps."""
+    seen = Regression(len(mean))
+    gradients = evaluate(np.concatenate([mean + steps, mean - steps]))[1]
+    seen.add(half, *np.split(gradients, 2))
     return seen.solved()
 
 
@@ -263,10 +280,36 @@ def find_gaussian(simulator: Simulator, scale: int, allowance: int, key: PRNGKey
     begin = simulator.nfs
     if has_linear_gradients(evaluate, dim, jr.fold_in(key, 0)):
         return exact_gaussian(evaluate, dim, jr.fold_in(key, 2))
-    most = (allowance // 2 - 3 * LINES - _rows(dim)) // STARTS
-    found = ascend(evaluate, _starts(dim, jr.fold_in(key, 1)), max(1, min(ASCENT, most)))
+    found = _highest(simulator, scale, begin + allowance - 2 * _rows(dim), jr.fold_in(key, 1))
     left = (allowance - (simulator.nfs - begin)) // 2
-    return nearest_gaussian(evaluate, found.u[0], left, jr.fold_in(key, 2))
+    return nearest_gaussian(evaluate, found, left, jr.fold_in(key, 2))
+
+
+def _highest(simulator: Simulator, scale: int, until: int, key: PRNGKeyArray) -> np.ndarray:
+    """The highest maximum `(d,)` that ascents find before so many simulations are used.
+
+    Where no field on the way can be simulated, they start anew.
+    """
+    prior = simulator.problem.priors[scale - 1]
+    dim, evaluate = prior.lattice.dim, log_density_and_gradient(simulator, scale)
+    for k in range(ANEW):
+        most = (until - simulator.nfs) // (2 * STARTS)
+        if k and most < 1:
+            break
+        starts = _starts(dim, jr.fold_in(key, k) if k else key)
+        found = ascend(evaluate, starts, max(1, min(ASCENT, most)))
+        away = float(np.sqrt(np.mean(found.u[0] ** 2)))
+        if away > FAR and not found.converged[0]:
+            raise ValueError(
+                "likelihood must be bounded, and data possible under the prior: the posterior "
+                f"density still rises at {away:.3g} standard deviations of the prior from its mean"
+            )
+        if np.isfinite(found.log_density[0]):
+            return found.u[0]
+    raise SimulationError(
+        f"no field on {(k + 1) * STARTS} ascents to a maximum could be simulated",
+        np.asarray(prior.unwhiten(found.u[0])),
+    )
 
 
 def _starts(dim: int, key: PRNGKeyArray) -> np.ndarray:

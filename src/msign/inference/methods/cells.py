@@ -10,7 +10,7 @@ from jaxtyping import Array, PRNGKeyArray, PyTree
 
 from msign.devices import copied_here, gathered, local, spread
 from msign.inference.flows.directions import ROWS_PER_DIRECTION
-from msign.inference.flows.gaussian import Regression, inverse_root
+from msign.inference.flows.gaussian import Regression, inverse_root, symmetric
 from msign.inference.methods.base import Stage
 from msign.inference.methods.fresh import FreshState, OnFreshFields
 from msign.inference.target import Tempered
@@ -73,12 +73,13 @@ class Cells(OnFreshFields):
                 trainable, rest, adam_state, spread(z), spread(score), now, self.clip_norm
             )
             if i >= SETTLED * steps:
-                gradients = gathered(pulled)[good]
-                seen.add(z[good].astype(gradients.dtype), gradients)
+                pairs = np.logical_and(*np.split(good, 2))
+                there, opposite = np.split(gathered(pulled), 2)
+                seen.add(half[pairs].astype(there.dtype), there[pairs], opposite[pairs])
         model = combine(local(trainable), rest)
-        if seen.rows >= ROWS_PER_DIRECTION * (model.dim + 1):
+        if 2 * seen.pairs >= ROWS_PER_DIRECTION * (model.dim + 1):
             slope, curvature = seen.solved()
-            root = inverse_root(curvature, WIDENED**-2)
+            root, _ = inverse_root(symmetric(curvature), WIDENED**-2)
             flow: Any = model.flow
             model = model.with_flow(flow.behind(root, root @ (root.T @ slope)))
         mean = float(np.mean(losses[-max(1, steps // 10) :])) if losses else np.nan
@@ -107,7 +108,7 @@ def _step(
 
     model: Any = combine(trainable, rest)
     s, pull = jax.vjp(path, trainable, z)
-    ascent, pulled = pull(score - (model.log_ratio_and_score(s)[1] - s))
+    ascent, pulled = pull(score - model.score(s, z))
     descent = jax.tree.map(lambda g: -g / len(z), ascent)
     stepped = optimiser_step(adam(clip_norm), trainable, descent, state, rate)
     return *copied_here(stepped), pulled - z
