@@ -84,6 +84,52 @@ def four_modes(size: int = 32, scales: int | None = None) -> msign.InverseProble
     return few_coordinates("four modes", size, 2, forward, [1.0, 1.0], 0.2, scales)
 
 
+def thin_ring() -> msign.InverseProblem:
+    """The ring with a noise of 0.03."""
+
+    def forward(c):
+        return (c**2).sum(1, keepdims=True)
+
+    return few_coordinates("thin ring", 16, 2, forward, [2.0], 0.03)
+
+
+def banana() -> msign.InverseProblem:
+    """A thin parabola."""
+
+    def forward(c):
+        return (c[:, 1] - c[:, 0] ** 2 + 1)[:, None]
+
+    return few_coordinates("banana", 16, 2, forward, [0.0], 0.1)
+
+
+def snake() -> msign.InverseProblem:
+    """A thin sine wave: no polynomial, and three values of one variable given the other."""
+
+    def forward(c):
+        return (jnp.sin(2 * c[:, 0]) + c[:, 1] - 0.5)[:, None]
+
+    return few_coordinates("snake", 16, 2, forward, [0.0], 0.1)
+
+
+def many_modes() -> msign.InverseProblem:
+    """More than twenty modes, of which more the further out one variable is."""
+
+    def forward(c):
+        a, b = c[:, 0], c[:, 1]
+        return jnp.stack([jnp.sin(3 * a), jnp.sin(2 * b) * jnp.exp(0.3 * a)], 1)
+
+    return few_coordinates("many modes", 16, 2, forward, [0.5, 0.5], 0.2)
+
+
+def far_mode() -> msign.InverseProblem:
+    """One narrow mode at three and more standard deviations of the prior."""
+
+    def forward(c):
+        return jnp.stack([jnp.exp(c[:, 0]), c[:, 0] * c[:, 1]], 1)
+
+    return few_coordinates("far mode", 16, 2, forward, [20.0, 9.0], 0.3)
+
+
 def two_modes(size: int = 8) -> msign.InverseProblem:
     """The synthetic problem of the paper on a small lattice."""
     return msign.problems.synthetic(size)

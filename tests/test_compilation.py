@@ -1,11 +1,9 @@
 """How programs are compiled, and where they are kept: where the user says, or nowhere."""
 
 import jax
-import numpy as np
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
-from msign import compilation
 from msign.compilation import keep_compiled_programs
 
 OPTIONS = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
@@ -57,15 +55,3 @@ def test_a_directory_that_the_user_has_chosen_stays(monkeypatch, tmp_path):
     monkeypatch.setenv("MSIGN_CACHE", str(tmp_path))
     keep_compiled_programs()
     assert directory() == str(tmp_path / "own")
-
-
-@pytest.mark.parametrize("known", [True, False])
-def test_programs_in_order_whether_or_not_xla_knows_the_option(known, monkeypatch):
-    """A later XLA may have another name for it: a fit must not end there."""
-    if not known:
-        monkeypatch.setattr(compilation, "IN_ORDER", {"xla_cpu_no_such_option": False})
-    compilation._in_order.cache_clear()
-    assert bool(compilation._in_order()) == known
-    twice = compilation.compiled_in_order(lambda x, n: n * x)
-    np.testing.assert_array_equal(twice(np.arange(3), 2), [0, 2, 4])
-    compilation._in_order.cache_clear()

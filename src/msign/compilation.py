@@ -5,19 +5,14 @@ chosen a directory of their own (``jax_compilation_cache_dir``) or has set ``MSI
 the environment; any other value of ``MSIGN_CACHE`` is the directory.
 """
 
-import functools
 import hashlib
 import os
 import pathlib
 import platform
-from collections.abc import Callable
-from typing import Any
 
-import equinox as eqx
 import jax
 from jax.experimental.compilation_cache import compilation_cache
 
-IN_ORDER = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
 WORTH_KEEPING = 0.1  # seconds of compilation; below it, reading a file saves nothing
 
 
@@ -42,33 +37,3 @@ def _processor() -> str:
     features = next((line for line in lines if line.startswith(("flags", "Features"))), lines[0])
     what = (platform.machine(), features, os.environ.get("XLA_FLAGS", ""))
     return hashlib.sha256(repr(what).encode()).hexdigest()[:16]
-
-
-def compiled_in_order(function: Callable) -> Callable:
-    """Compile a function of many small operations, for a CPU to do them one after the other.
-
-    XLA does what does not depend on each other side by side. Where an operation takes microseconds,
-    it takes longer to hand it to another thread than to do it.
-    """
-
-    @functools.wraps(function)
-    def run(*args: Any) -> Any:
-        return _compiled(function)(*args)
-
-    return run
-
-
-@functools.cache
-def _compiled(function: Callable) -> Callable:
-    options: Any = {"compiler_options": _in_order()}
-    return eqx.filter_jit(function, **options)
-
-
-@functools.cache
-def _in_order() -> dict[str, str]:
-    """The option, or none where this version of XLA does not know it."""
-    try:
-        jax.jit(lambda: 0.0, compiler_options=IN_ORDER).lower().compile()
-    except jax.errors.JaxRuntimeError:
-        return {}
-    return IN_ORDER

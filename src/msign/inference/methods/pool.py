@@ -11,7 +11,6 @@ import numpy as np
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
 from msign import checks
-from msign.compilation import compiled_in_order
 from msign.devices import local, spread
 from msign.inference.methods.base import Method, MethodState, Stage
 from msign.inference.methods.objectives import pool_jeffreys, stray_penalty
@@ -203,7 +202,7 @@ def _emulated(emulated: Polynomial, s: Array) -> Array:
     return jax.vmap(emulated.value)(s)
 
 
-@compiled_in_order
+@eqx.filter_jit
 def _steps(
     trainable: PyTree,
     rest: PyTree,
