@@ -181,10 +181,10 @@ class Hooks:
         self.clock.scale = -1
 
     def _count_steps(self, method: Any, stage: Any, state: Any, model: Any, *_: Any) -> None:
-        from msign.inference.methods.rearrangement import is_rearrangement
+        from msign.inference.methods.plane import rearrangement
 
         self.clock.counts[self.clock.scale, "rounds"] += 1
-        if not is_rearrangement(model.flow):
+        if rearrangement(model.flow) is None:
             self.clock.counts[self.clock.scale, "gradient steps"] += method.steps
 
     def _function(self, module: str, name: str, part: str, before: Callable | None = None) -> None:
