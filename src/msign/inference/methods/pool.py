@@ -101,12 +101,13 @@ class Pool(Method):
     ) -> tuple[PoolState, Variables, float]:
         pool = state.pool
         target = pool.normalised(state.target)
-        bound = self._bound(stage, state, float(target[: pool.size].max()))
+        highest = float(target[: pool.size].max())
         rearranged = rearrangement(model.flow)
         if rearranged is not None:
             known = pool.s[: pool.size], target[: pool.size]
-            flow, loss = rearranged(model.flow, *known, self._emulated(stage, state, bound))
+            flow, loss = rearranged(model.flow, *known, self._emulated(stage, state, highest))
             return state, model.with_flow(flow), loss
+        bound = self._bound(stage, state, highest)
         chances = pool.chances(target, self.picked)
         measure = pool.mixture()[: pool.size] + np.log(pool.size * chances)
         rng = generator(key)
@@ -124,7 +125,7 @@ class Pool(Method):
         return state, model.with_flow(combine(local(moved), rest).flow), float(value)
 
     def _emulated(
-        self, stage: Stage, state: PoolState, bound: "Bound"
+        self, stage: Stage, state: PoolState, highest: float
     ) -> Callable[[np.ndarray], np.ndarray]:
         """Log target - log prior, up to a constant, as a function of variables `(n, m)`.
 
@@ -133,6 +134,7 @@ class Pool(Method):
         pool, n = state.pool, state.pool.size
         rows = np.flatnonzero(np.all(np.isfinite(pool.features[:n]), axis=1))
         if pool.s.shape[1] == 1 or not pool.features.shape[1] or len(rows) < 2:
+            bound = self._bound(stage, state, highest)
             return lambda s: _highest(bound, s)
         predicted = interpolated(pool.s[rows], pool.features[rows].astype(np.float64))
         likelihood = stage.simulator.likelihood(stage.scale)
