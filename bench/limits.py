@@ -20,7 +20,7 @@ import jax.random as jr
 import numpy as np
 
 import msign
-from msign.inference.methods.polynomial import RIDGE, Terms
+from msign.bijections.polynomials import RIDGE, Terms
 from msign.inference.simulate import drawn_parts
 
 FITTED = 2 / 3  # of the fields; the rest tests

@@ -14,6 +14,7 @@ from msign.bijections import (
     CellFlow,
     CellMap,
     ChannelMix,
+    ConditionalGaussian,
     DenseCoupling,
     GaussianMap,
     GlowBlock,
@@ -32,6 +33,8 @@ from msign.bijections import (
     squeeze_window,
     squeezed_shape,
 )
+from msign.bijections.conditional import Range
+from msign.bijections.polynomials import Polynomials, Terms
 from msign.inference import Combined, Emulator, Fresh, Glow, Informed, Pool
 from msign.inference.flows import FlowKind, SplitGlow
 from msign.inference.flows.directions import align
@@ -154,6 +157,16 @@ def gaussian(dim: int) -> GaussianMap:
     return GaussianMap(matrix, positive(dim))
 
 
+def conditional() -> ConditionalGaussian:
+    """Two variables, given three of which two functions and all products make the Gaussian."""
+    rng = np.random.default_rng(seeded(8))
+    terms = Terms.of(3, 2, 100)
+    functions = Polynomials.of(terms, 2, rng.normal(size=(len(terms), 2)), FIELD[0, :3], np.ones(3))
+    seen = tuple(Range.of(4 * rng.normal(size=(9, n))) for n in (3, 2))
+    shifts, slopes = 0.3 * rng.normal(size=(3, 2, 4)), 0.1 * rng.normal(size=(3, 2, 2))
+    return ConditionalGaussian(functions, seen, shifts, slopes + slopes.mT, positive(2))
+
+
 def cell_flow() -> CellFlow:
     prior = PRIORS["Laplace mean"]()
     return CellFlow(prior, gaussian(prior.lattice.dim))
@@ -212,6 +225,7 @@ BIJECTIONS: dict[str, Case] = {
     "GaussianMap": fixed(lambda: gaussian(5)),
     "CellMap": Case(lambda: CellMap(FIELD, positive(4, 4))),
     "CellFlow": Case(cell_flow, identity=False),
+    "ConditionalGaussian": fixed(conditional),
     "BlockReflection": fixed(lambda: BlockReflection(positive(4, 3), 2)),
     "Rotation": fixed(lambda: Rotation(ORTHOGONAL)),
     "Sigmoid": fixed(lambda: Sigmoid((4, 3))),

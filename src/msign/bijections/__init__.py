@@ -2,6 +2,7 @@
 
 from msign.bijections.cells import CellFlow, CellMap, GaussianMap
 from msign.bijections.channels import ActNorm, ChannelMix
+from msign.bijections.conditional import ConditionalGaussian
 from msign.bijections.coupling import AffineCoupling
 from msign.bijections.dense import DenseCoupling
 from msign.bijections.glow import GlowBlock, GlowConfig, glow_flow, glow_stack, start_from_data
@@ -23,6 +24,7 @@ __all__ = [
     "CellFlow",
     "CellMap",
     "ChannelMix",
+    "ConditionalGaussian",
     "DenseCoupling",
     "GaussianMap",
     "GlowBlock",

@@ -25,6 +25,7 @@ from flowjax.bijections import (
 from jaxtyping import Array, ArrayLike, PRNGKeyArray
 
 from msign import checks
+from msign.bijections.conditional import ConditionalGaussian
 from msign.bijections.dense import DenseCoupling, widened
 from msign.bijections.plane import PlaneMap
 from msign.bijections.spline import SplineMap
@@ -44,6 +45,8 @@ class InformedConfig:
     Attributes:
         max_rank: Largest dimension of the subspace (where gradients say that the posterior is
             Gaussian, as many as they can tell).
+        beyond: Most further directions, Gaussian given the variables of the flow
+            (`ConditionalGaussian`), where `max_rank` is less than data inform; 0: none.
         spline_rank: Up to this number of variables, two at the most, are moved by splines, which
             have closed forms; more of them by affine couplings.
         blocks: Affine couplings of a flow.
@@ -55,6 +58,7 @@ class InformedConfig:
     """
 
     max_rank: int = 64
+    beyond: int = 128
     spline_rank: int = 2
     blocks: int = 10
     hidden: int = 96
@@ -65,6 +69,7 @@ class InformedConfig:
 
     def __post_init__(self) -> None:
         checks.integer("max_rank", self.max_rank, 1)
+        checks.integer("beyond", self.beyond, 0)
         if checks.integer("spline_rank", self.spline_rank, 0) > 2:
             raise ValueError(f"spline_rank must be 0, 1 or 2, got {self.spline_rank}")
         checks.integer("blocks", self.blocks, 1)
@@ -150,6 +155,20 @@ class InformedFlow(AbstractBijection):
         moved, done = self._redo(z)
         x = y + _product(self.basis, moved - s)
         return _half_turn(self.middle, _half_turn(self._carried, x)), undone + done
+
+    def followed_by(self, layer: AbstractBijection, basis: ArrayLike) -> "InformedFlow":
+        """The flow with a layer behind N, of its variables and of coordinates along `basis`."""
+        leading = jax.device_put(np.arange(self.now.shape[0]))
+        now = Chain([Indexed(self.now, leading, layer.shape), layer])
+        wide = jnp.concatenate([paramax.unwrap(self.basis), on_device(basis)], 1)
+        parts = paramax.non_trainable(wide), now
+        return eqx.tree_at(lambda f: (f.basis, f.now), self, parts)
+
+    @property
+    def layer(self) -> ConditionalGaussian | None:
+        """The layer of further directions, where there is one."""
+        last = self.now.bijections[-1] if isinstance(self.now, Chain) else None
+        return last if isinstance(last, ConditionalGaussian) else None
 
     @property
     def turn(self) -> "InformedFlow":

@@ -70,6 +70,8 @@ def fit(
             method = run.method(stage)
             state = train_stage(stage, state, method, config, run.after_round, run.doing)
             network = network.with_variables(scale, state.best, config.train)
+            if scale == problem.scales:
+                network = finished(run, network)
             run.finish_stage(network, stage, state)
         posterior = run.certify(network)
     if out is not None and report and writes_files():
@@ -90,4 +92,17 @@ def start_stage(run: Run, network: MsIGN, scale: int) -> tuple[MsIGN, Stage]:
     allowance = max(0, min(max((limit - begin) // 3, least), limit - begin - size))
     given = Start(network, scale, simulator, allowance, config.train, jr.fold_in(key, 10**6))
     network = network.with_flow(scale, config.kind.start(given))
+    if scale == run.problem.scales:
+        variables = network.variables(scale)
+        limit -= config.kind.kept_to_finish(variables, run.problem, limit - begin)
     return network, run.stage(network, scale, begin, limit, size)
+
+
+def finished(run: Run, network: MsIGN) -> MsIGN:
+    """The finest flow with what closed forms can add to it, once it is trained."""
+    scale, simulator = run.problem.scales, run.simulator
+    run.doing("looking beyond")
+    allowance = simulator.left - run.certificate_size
+    key = jr.fold_in(jr.fold_in(run.key, scale), 10**6 + 2)
+    given = Start(network, scale, simulator, allowance, run.config.train, key)
+    return network.with_flow(scale, run.config.kind.finish(given))

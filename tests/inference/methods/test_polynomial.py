@@ -9,7 +9,8 @@ import pytest
 import scipy.linalg
 
 from helpers import seeded
-from msign.inference.methods.polynomial import Terms, fit_polynomial, tempered
+from msign.bijections.polynomials import Terms
+from msign.inference.methods.polynomial import fit_polynomial, tempered
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

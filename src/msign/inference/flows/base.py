@@ -14,6 +14,7 @@ from jaxtyping import PRNGKeyArray
 from msign.network import MsIGN
 from msign.problems.inverse import InverseProblem
 from msign.problems.simulator import Simulator
+from msign.variables import Variables
 
 MAX_POOLED_CELLS = 16  # cells of a lattice on which a network is trained on a pool
 
@@ -45,6 +46,14 @@ class FlowKind:
     @abstractmethod
     def start(self, given: Start) -> AbstractBijection:
         """F_l at the start of its stage: what comes from coarser scales becomes q~_l."""
+
+    def finish(self, given: Start) -> AbstractBijection:
+        """F_l of the finest scale when its training has ended: with what closed forms can add."""
+        return given.network.flows[given.scale - 1]
+
+    def kept_to_finish(self, variables: Variables, problem: InverseProblem, share: int) -> int:
+        """Simulations of a share of the budget that training leaves for `finish`."""
+        return 0
 
     @abstractmethod
     def learning_rate(self, network: MsIGN, scale: int, train: str) -> float:

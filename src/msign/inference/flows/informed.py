@@ -15,7 +15,13 @@ import paramax
 from flowjax.bijections import AbstractBijection, Chain
 
 from msign import checks
-from msign.bijections import InformedConfig, InformedFlow, TriangularMap, Whitened
+from msign.bijections import (
+    ConditionalGaussian,
+    InformedConfig,
+    InformedFlow,
+    TriangularMap,
+    Whitened,
+)
 from msign.bijections.subspace import (
     Growth,
     can_widen,
@@ -24,6 +30,7 @@ from msign.bijections.subspace import (
     informed_part,
 )
 from msign.inference.flows.base import FlowKind, Start
+from msign.inference.flows.beyond import fields_wanted, gaussian_beyond
 from msign.inference.flows.directions import (
     ROWS_PER_DIRECTION,
     align,
@@ -43,6 +50,7 @@ from msign.weights import normalised
 
 GAUSSIAN = 1e-5  # nats that a Gaussian may be wrong by to be taken for the posterior
 LEAST_PRECISION = 0.5  # of a Gaussian guess, in units of the prior's
+CUBIC = 12  # leading variables with cubic terms in what further directions depend on
 REGRESSED = 20  # fields for each cell where gradients come from regression
 
 
@@ -92,6 +100,40 @@ class Informed(FlowKind):
         inner = InformedFlow(basis, flow, lifted, carried and carried.flow, growth)
         return Whitened(inner, prior)
 
+    def finish(self, given: Start) -> AbstractBijection:
+        """F_l with a Gaussian of directions that it leaves out, given those that it moves."""
+        flow = given.network.flows[given.scale - 1]
+        inner, model = informed_part(flow), given.network.variables(given.scale)
+        problem = given.simulator.problem
+        if inner is None or not self._leaves_out(model, problem):
+            return flow
+        found = gaussian_beyond(
+            given.simulator,
+            given.scale,
+            model,
+            self.config.beyond,
+            self.per_direction,
+            self.tolerance,
+            CUBIC,
+            given.allowance,
+            jr.fold_in(given.key, 4),
+        )
+        if found is None:
+            return flow
+        wide = inner.followed_by(found.layer, found.basis)
+        return Whitened(wide, given.network.prior_at(given.scale))
+
+    def kept_to_finish(self, variables: Variables, problem: InverseProblem, share: int) -> int:
+        if not self._leaves_out(variables, problem):
+            return 0
+        wanted = fields_wanted(variables.size, self.config.beyond, problem.layout.m)
+        return min(2 * wanted, share // 8)
+
+    def _leaves_out(self, variables: Variables, problem: InverseProblem) -> bool:
+        """Whether there may be directions that were left out, and can be found."""
+        full = self.config.max_rank <= variables.size < variables.dim
+        return full and problem.differentiable and self.config.beyond > 0
+
     def _grown(
         self, given: Start, carried: Carried | None, growth: Growth, basis: np.ndarray, probe: Probe
     ) -> Chain:
@@ -117,7 +159,8 @@ class Informed(FlowKind):
         inner = informed_part(flow)
         assert inner is not None
         carried = inner.before.shape[0] if inner.before else 0
-        return {"growth": inner.growth, "carried": carried}
+        beyond = None if inner.layer is None else inner.layer.structure
+        return {"growth": inner.growth, "carried": carried, "beyond": beyond}
 
     def like(self, network: MsIGN, scale: int, description: Any) -> AbstractBijection:
         growth = tuple((rank, place) for rank, place in description["growth"])
@@ -128,6 +171,9 @@ class Informed(FlowKind):
         before = coarser.now if coarser else None
         basis = np.eye(d, growth[-1][0])
         inner = InformedFlow(basis, flow, basis[:, :k], before, growth)
+        if description.get("beyond"):
+            layer = ConditionalGaussian.identity(growth[-1][0], *description["beyond"])
+            inner = inner.followed_by(layer, np.zeros((d, description["beyond"][0])))
         return Whitened(inner, prior)
 
     def default_method(self, problem: InverseProblem, size: int) -> str:

@@ -11,103 +11,44 @@ likelihoods are raised to a power that does the same (`Flattened`): a poor emula
 target, not a wrong one.
 """
 
-import itertools
-from typing import Any, NamedTuple
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.linalg
 from jaxtyping import Array
 
+from msign.bijections.polynomials import Polynomials, Terms, solve_normal
 from msign.noise import on_device
 from msign.problems.data_likelihood import DataLikelihood, StandardNormal
 from msign.weights import highest_power, normalised
 
 LATEST = 40_000  # fields are fitted at most: early ones are far, and all would take long
-RIDGE = 1e-6  # relative to the mean square of the terms, as small as single precision allows
 
 
 class Polynomial(eqx.Module):
-    """Features as polynomials: quadratic in all r variables, cubic in the leading ones.
-
-    Of standardised variables x = (s - centre) / spread. Tensors are symmetric in the variables, so
-    that a value and its gradient share their products.
+    """Features as polynomials of the variables, and their likelihood.
 
     Attributes:
-        centre: `(r,)`.
-        spread: `(r,)`.
-        constant: `(m,)`.
-        linear: `(m, r)`.
-        quadratic: `(r, m r)`.
-        cubic: `(k k, m k)`, k leading variables.
+        functions: The features.
         likelihood: Of the features, with the errors that they have.
     """
 
-    centre: Array
-    spread: Array
-    constant: Array
-    linear: Array
-    quadratic: Array
-    cubic: Array
+    functions: Polynomials
     likelihood: DataLikelihood
 
     def features(self, s: Array) -> Array:
         """Of one field `(m,)`; residuals are whitened by noise and emulator's error together."""
-        return self._parts(s)[0]
+        return self.functions.values(s)
 
     def log_likelihood(self, s: Array) -> tuple[Array, Array]:
         """Of the variables of one field, up to a constant, and its gradient `(r,)`."""
-        features, derivative = self._parts(s)
+        features, derivative = self.functions.values_and_slopes(s)
         score = self.likelihood.score(features)
         return jnp.sum(self.likelihood.terms(features)), jnp.sum(score[:, None] * derivative, 0)
 
     def value(self, s: Array) -> Array:
         """Log-likelihood alone."""
         return jnp.sum(self.likelihood.terms(self.features(s)))
-
-    def _parts(self, s: Array) -> tuple[Array, Array]:
-        """Features `(m,)` and their derivatives `(m, r)`."""
-        x = (s - self.centre) / self.spread
-        m, r = self.linear.shape
-        k = self.cubic.shape[1] // m
-        head = x[:k]
-        second = (x @ self.quadratic).reshape(m, r)
-        third = ((head[:, None] * head).reshape(-1) @ self.cubic).reshape(m, k)
-        features = self.constant + jnp.sum((self.linear + second) * x, -1)
-        features += jnp.sum(third * head, -1)
-        derivative = (self.linear + 2 * second).at[:, :k].add(3 * third)
-        return features, derivative / self.spread
-
-
-class Terms(NamedTuple):
-    """Of a polynomial in r variables: indices of its quadratic and cubic terms."""
-
-    rank: int
-    pairs: np.ndarray
-    triples: np.ndarray
-
-    @classmethod
-    def of(cls, rank: int, cubic: int, most: int) -> "Terms":
-        """At most `most` terms: cubic ones, in the leading variables, go first, then quadratic."""
-        terms = cls(rank, _ordered(rank, 2), _ordered(min(rank, cubic), 3))
-        if len(terms) > most:
-            few = max(0, min(rank, int(np.sqrt(2 * max(0, most - rank - 1)) - 0.5)))
-            terms = cls(rank, _ordered(few, 2), np.zeros((0, 3), int))
-        return terms
-
-    def __len__(self) -> int:
-        return 1 + self.rank + self.pairs.shape[0] + self.triples.shape[0]
-
-    def design(self, x: np.ndarray) -> np.ndarray:
-        """All terms of standardised variables `(n, r)`, in single precision."""
-        x = x.astype(np.float32)
-        quadratic = x[:, self.pairs[:, 0]] * x[:, self.pairs[:, 1]]
-        a, b, c = self.triples.T
-        return np.concatenate(
-            [np.ones_like(x[:, :1]), x, quadratic, x[:, a] * x[:, b] * x[:, c]], 1
-        )
 
 
 def fit_polynomial(
@@ -154,58 +95,17 @@ def _least_squares(
     weights: np.ndarray,
     likelihood: DataLikelihood,
 ) -> Polynomial:
-    r, m = s.shape[1], features.shape[1]
     centre = weights @ s
     spread = np.sqrt(weights @ (s - centre) ** 2) + 1e-12
     design = terms.design((s - centre) / spread)
     root = np.sqrt(weights)[:, None].astype(np.float32)
     scaled = root * design
     gram = (scaled.T @ scaled).astype(np.float64)
-    coefficients = _solve(gram, scaled.T @ (root * features.astype(np.float32)))
+    coefficients = solve_normal(gram, scaled.T @ (root * features.astype(np.float32)))
     missed = features - design @ coefficients.astype(np.float32)
     # What the fit misses on its own fields, corrected for the terms that it has spent on them.
     spent = min(0.9, len(terms) * np.sum(weights**2))
     covariance = (missed * weights[:, None]).T @ missed / (1 - spent)
     matrix, flatter = likelihood.with_error(features, weights, covariance)
-    coefficients = coefficients @ matrix.T
-    ends = np.cumsum([1, r, len(terms.pairs)])
-    constant, linear, pairs, triples = np.split(coefficients, ends)
-    arrays: tuple[Any, ...] = (
-        centre,
-        spread,
-        constant[0],
-        linear.T,
-        _symmetric(r, terms.pairs, pairs).transpose(0, 2, 1).reshape(r, m * r),
-        _symmetric(k, terms.triples, triples).transpose(0, 1, 3, 2).reshape(k * k, m * k),
-    )
-    return jax.tree.map(on_device, Polynomial(*arrays, likelihood=flatter))
-
-
-def _solve(gram: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Coefficients of normal equations, with the least ridge at which rounding leaves these sound.
-
-    Far fields whose cubes dwarf everything else make single precision too poor for `RIDGE`.
-    """
-    ridge = RIDGE
-    while True:
-        try:
-            return scipy.linalg.solve(gram + ridge * np.diag(np.diag(gram)), right, assume_a="pos")
-        except np.linalg.LinAlgError:
-            ridge *= 10
-
-
-def _symmetric(variables: int, index: np.ndarray, coefficients: np.ndarray) -> np.ndarray:
-    """Symmetric tensors `(variables, ..., m)` of monomials `(terms, degree)`, one for each m."""
-    degree = index.shape[1]
-    tensor = np.zeros((variables,) * degree + coefficients.shape[1:])
-    orders = list(itertools.permutations(range(degree)))
-    for order in orders:
-        tensor[tuple(index[:, order].T)] += coefficients / len(orders)
-    return tensor
-
-
-def _ordered(variables: int, degree: int) -> np.ndarray:
-    """Indices `(terms, degree)` of all monomials of a degree, each once."""
-    grid = np.stack(np.meshgrid(*[np.arange(variables)] * degree, indexing="ij"), -1)
-    grid = grid.reshape(-1, degree)
-    return grid[np.all(np.diff(grid, axis=1) >= 0, axis=1)]
+    functions = Polynomials.of(terms, k, coefficients @ matrix.T, centre, spread)
+    return Polynomial(functions, jax.tree.map(on_device, flatter))
