@@ -161,7 +161,6 @@ THRESHOLDS = {
     "WIDENED: never": constants((RICH,), (f"{METHODS}.cells", "WIDENED", 1.0)),
     "ENOUGH: 1e-3": constants((RICH_BOX,), (f"{FLOWS}.gaussian", "ENOUGH", 1e-3)),
     "ENOUGH: 10": constants((RICH_BOX,), (f"{FLOWS}.gaussian", "ENOUGH", 10.0)),
-    "ANEW: once": constants(CELLS, (f"{FLOWS}.gaussian", "ANEW", 1)),
     "FAR: never": constants(CELLS, (f"{FLOWS}.gaussian", "FAR", NEVER)),
     "CELLS: 64": constants((LINE,), (CURVE, "CELLS", 64)),
     "SPREAD: 3 nats": constants((LINE,), (CURVE, "SPREAD", 3.0)),

@@ -4,6 +4,7 @@ All in whitened coordinates u, where the prior is standard normal, and from grad
 log-likelihood alone, so that any problem with a derivative and any likelihood will do.
 """
 
+import itertools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -23,7 +24,6 @@ SUFFICIENT = 1e-3  # fraction of the promised descent that a step must bring
 NEARBY = 0.005  # prior standard deviations around a maximum in which its curvature is first seen
 STARTS = 4  # ascents: one from the prior's mean, the others from draws of it
 ASCENT = 1000  # evaluations of each, at most
-ANEW = 8  # times that ascents begin where nothing could be simulated
 FAR = 100.0  # prior standard deviations from the mean at which an ascent is lost
 DAMPED = 30  # Levenberg-Marquardt steps, where there is no derivative
 ENOUGH = 0.1  # nats that are left to gain from any start when it stops
@@ -288,11 +288,11 @@ def find_gaussian(simulator: Simulator, scale: int, allowance: int, key: PRNGKey
 def _highest(simulator: Simulator, scale: int, until: int, key: PRNGKeyArray) -> np.ndarray:
     """The highest maximum `(d,)` that ascents find before so many simulations are used.
 
-    Where no field on the way can be simulated, they start anew.
+    Where no field on the way can be simulated, they start anew, as long as there are simulations.
     """
     prior = simulator.problem.priors[scale - 1]
     dim, evaluate = prior.lattice.dim, log_density_and_gradient(simulator, scale)
-    for k in range(ANEW):
+    for k in itertools.count():
         most = (until - simulator.nfs) // (2 * STARTS)
         if k and most < 1:
             break
@@ -307,7 +307,7 @@ def _highest(simulator: Simulator, scale: int, until: int, key: PRNGKeyArray) ->
         if np.isfinite(found.log_density[0]):
             return found.u[0]
     raise SimulationError(
-        f"no field on {(k + 1) * STARTS} ascents to a maximum could be simulated",
+        f"no field on {k * STARTS} ascents to a maximum could be simulated",
         np.asarray(prior.unwhiten(found.u[0])),
     )
 
