@@ -113,6 +113,12 @@ def constants(kinds: tuple[str, ...], *named: tuple[str, str, Any]) -> Without:
     return Without(kinds, constants={(module, name): value for module, name, value in named})
 
 
+def rows_per_direction(rows: int) -> list[tuple[str, str, Any]]:
+    """A number for all modules that use least squares."""
+    modules = (f"{FLOWS}.informed", f"{FLOWS}.gaussian", f"{METHODS}.cells", f"{METHODS}.polynomial")
+    return [(module, "ROWS_PER_DIRECTION", rows) for module in modules]
+
+
 THRESHOLDS = {
     "default": Without((*ALL, GLOW)),
     "rounds: endless": Without(fit={"rounds": 100}),
@@ -128,7 +134,8 @@ THRESHOLDS = {
     "Pool.picked: none": Without((STEPS, GLOW), methods={"pool": {"picked": 0.0}}),
     "inflate: never": Without((LINE, PLANE, EMULATED, BOX), inflated=False),
     "cubic: none": Without((EMULATED, RICH_BOX), methods={"emulator": {"cubic": 0}}),
-    "rows_per_term: 1": Without((EMULATED, RICH_BOX), methods={"emulator": {"rows_per_term": 1}}),
+    "ROWS_PER_DIRECTION: 1": constants((EMULATED, *CELLS), *rows_per_direction(1)),
+    "ROWS_PER_DIRECTION: 12": constants((EMULATED, *CELLS), *rows_per_direction(12)),
     "worth: no tempering": Without((EMULATED, RICH_BOX), methods={"emulator": {"worth": 1e-6}}),
     "LATEST: 2000": constants(
         (EMULATED, RICH_BOX),

@@ -35,13 +35,11 @@ class Emulator(Method):
         batch: Fields per gradient step.
         clip_norm: Largest norm of a gradient.
         cubic: Most leading variables that have cubic terms.
-        rows_per_term: Fields for each term of the polynomial, or it is given fewer terms.
         worth: Weights are tempered until they are worth this fraction of the fields fitted.
     """
 
     steps: int = 600
     cubic: int = 12
-    rows_per_term: int = 3
     worth: float = 0.2
 
     @property
@@ -78,7 +76,6 @@ class Emulator(Method):
             pool.features[:n][usable],
             pool.weights(state.target)[usable],
             self.cubic,
-            self.rows_per_term,
             self.worth,
             stage.simulator.likelihood(stage.scale),
         )
