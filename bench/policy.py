@@ -115,7 +115,12 @@ def constants(kinds: tuple[str, ...], *named: tuple[str, str, Any]) -> Without:
 
 def rows_per_direction(rows: int) -> list[tuple[str, str, Any]]:
     """A number for all modules that use least squares."""
-    modules = (f"{FLOWS}.informed", f"{FLOWS}.gaussian", f"{METHODS}.cells", f"{METHODS}.polynomial")
+    modules = (
+        f"{FLOWS}.informed",
+        f"{FLOWS}.gaussian",
+        f"{METHODS}.cells",
+        f"{METHODS}.polynomial",
+    )
     return [(module, "ROWS_PER_DIRECTION", rows) for module in modules]
 
 

@@ -44,7 +44,8 @@ class Cellwise(FlowKind):
         prior = given.network.prior_at(given.scale)
         problem = given.simulator.problem
         find = find_gaussian if problem.differentiable else gaussian_by_differences
-        found = find(given.simulator, given.scale, given.allowance, given.key)
+        allowed = given.allowance, given.tolerance
+        found = find(given.simulator, given.scale, *allowed, given.key)
         return Whitened(CellFlow(prior, GaussianMap(found.root(), found.mean)), prior)
 
     def most_cells(self, problem: InverseProblem) -> int:

@@ -26,7 +26,6 @@ STARTS = 4  # ascents: one from the prior's mean, the others from draws of it
 ASCENT = 1000  # evaluations of each, at most
 FAR = 100.0  # prior standard deviations from the mean at which an ascent is lost
 DAMPED = 30  # Levenberg-Marquardt steps, where there is no derivative
-ENOUGH = 0.1  # nats that are left to gain from any start when it stops
 APART = 0.01  # prior standard deviations between fields whose difference is a derivative
 AT_ONCE = 2048  # rows of a regression that are summed at a time
 
@@ -133,7 +132,7 @@ def log_density_and_gradient(simulator: Simulator, scale: int) -> Evaluate:
     return evaluate
 
 
-def ascend(evaluate: Evaluate, u: np.ndarray, evaluations: int, tolerance: float = 0.01) -> Maxima:
+def ascend(evaluate: Evaluate, u: np.ndarray, evaluations: int, tolerance: float) -> Maxima:
     """Climb to maxima from all rows of u at once, by a limited-memory quasi-Newton method.
 
     Args:
@@ -269,23 +268,28 @@ def _regressed(
     return seen.solved()
 
 
-def find_gaussian(simulator: Simulator, scale: int, allowance: int, key: PRNGKeyArray) -> Gaussian:
+def find_gaussian(
+    simulator: Simulator, scale: int, allowance: int, tolerance: float, key: PRNGKeyArray
+) -> Gaussian:
     """The Gaussian nearest to the posterior of a scale, around its highest maximum found.
 
     `allowance` counts forward simulations, of which a gradient costs two; at least
-    `least_allowance`.
+    `least_allowance`. An ascent ends when its next step promises less than `tolerance` nats.
     """
     dim = simulator.problem.priors[scale - 1].lattice.dim
     evaluate = log_density_and_gradient(simulator, scale)
     begin = simulator.nfs
     if has_linear_gradients(evaluate, dim, jr.fold_in(key, 0)):
         return exact_gaussian(evaluate, dim, jr.fold_in(key, 2))
-    found = _highest(simulator, scale, begin + allowance - 2 * _rows(dim), jr.fold_in(key, 1))
+    until = begin + allowance - 2 * _rows(dim)
+    found = _highest(simulator, scale, until, tolerance, jr.fold_in(key, 1))
     left = (allowance - (simulator.nfs - begin)) // 2
     return nearest_gaussian(evaluate, found, left, jr.fold_in(key, 2))
 
 
-def _highest(simulator: Simulator, scale: int, until: int, key: PRNGKeyArray) -> np.ndarray:
+def _highest(
+    simulator: Simulator, scale: int, until: int, tolerance: float, key: PRNGKeyArray
+) -> np.ndarray:
     """The highest maximum `(d,)` that ascents find before so many simulations are used.
 
     Where no field on the way can be simulated, they start anew, as long as there are simulations.
@@ -297,7 +301,7 @@ def _highest(simulator: Simulator, scale: int, until: int, key: PRNGKeyArray) ->
         if k and most < 1:
             break
         starts = _starts(dim, jr.fold_in(key, k) if k else key)
-        found = ascend(evaluate, starts, max(1, min(ASCENT, most)))
+        found = ascend(evaluate, starts, max(1, min(ASCENT, most)), tolerance)
         away = float(np.sqrt(np.mean(found.u[0] ** 2)))
         if away > FAR and not found.converged[0]:
             raise ValueError(
@@ -319,12 +323,13 @@ def _starts(dim: int, key: PRNGKeyArray) -> np.ndarray:
 
 
 def gaussian_by_differences(
-    simulator: Simulator, scale: int, allowance: int, key: PRNGKeyArray
+    simulator: Simulator, scale: int, allowance: int, tolerance: float, key: PRNGKeyArray
 ) -> Gaussian:
     """Laplace's approximation around the highest maximum found, without a derivative.
 
     Levenberg-Marquardt steps from a few starts, with the likelihood's Fisher information; the
-    derivative of what it is a function of is that of differences, d simulations for each.
+    derivative of what it is a function of is that of differences, d simulations for each. They end
+    when from no start more than `tolerance` nats are left to gain.
     """
     u = _starts(simulator.problem.priors[scale - 1].lattice.dim, key)
     one, each = np.eye(u.shape[1]), STARTS * (u.shape[1] + 1)
@@ -338,7 +343,7 @@ def gaussian_by_differences(
         gradient = np.einsum("nki,nk->ni", slopes, likelihood.score(features)) - u
         left = 0.5 * np.sum(gradient * _solved(curvature, gradient), 1)
         affords = simulator.nfs - begin + STARTS + each <= allowance
-        if left.max() < ENOUGH or not affords or k == DAMPED - 1:
+        if left.max() < tolerance or not affords or k == DAMPED - 1:
             break
         step = _solved(curvature + damping[:, None, None] * one, gradient)
         try:

@@ -70,19 +70,16 @@ class Informed(FlowKind):
         config: Hyper-parameters of the flow.
         per_direction: Gradients for each direction found: directions that few gradients find are
             poor ones, and bound the effective sample size whatever the flow.
-        tolerance: Nats that may be lost by leaving directions out.
         rate: Highest learning rate, of up to four variables; it falls slowly with more.
     """
 
     config: InformedConfig = dataclasses.field(default_factory=InformedConfig)
     per_direction: int = 30
-    tolerance: float = 1e-3
     rate: float = 5e-3
 
     def __post_init__(self) -> None:
         checks.integer("per_direction", self.per_direction, 1)
-        for name in ("tolerance", "rate"):
-            checks.positive(name, getattr(self, name))
+        checks.positive("rate", self.rate)
 
     def start(self, given: Start) -> AbstractBijection:
         prior = given.network.prior_at(given.scale)
@@ -113,7 +110,7 @@ class Informed(FlowKind):
             model,
             self.config.beyond,
             self.per_direction,
-            self.tolerance,
+            given.tolerance,
             CUBIC,
             given.allowance,
             jr.fold_in(given.key, 4),
@@ -203,7 +200,7 @@ class Informed(FlowKind):
             n = min(max(first, self.per_direction * least), affordable)
             probe = probe_with_gradients(simulator, scale, model, key, n)
             while True:
-                found = subspace_from_gradients(probe.gradients, most, self.tolerance, least)
+                found = subspace_from_gradients(probe.gradients, most, given.tolerance, least)
                 more = min(self.per_direction * found.basis.shape[1], affordable) - n
                 if more <= 0:
                     return found.basis, probe
@@ -212,7 +209,7 @@ class Informed(FlowKind):
                 n += more
         given_to = simulator, scale, model, most, self.per_direction, REGRESSED
         probe = probe_without_gradients(*given_to, allowance, key)
-        found = subspace_from_gradients(probe.gradients, most, self.tolerance, least, probe.span)
+        found = subspace_from_gradients(probe.gradients, most, given.tolerance, least, probe.span)
         return found.basis, probe
 
 
