@@ -69,11 +69,11 @@ class Emulator(Method):
         rate: float,
         key: PRNGKeyArray,
     ) -> tuple[PoolState, Variables, float]:
-        pool, n = state.pool, state.pool.size
-        usable = np.all(np.isfinite(pool.features[:n]), axis=1)
+        pool = state.pool
+        usable = np.all(np.isfinite(pool.features), axis=1)
         emulated = fit_polynomial(
-            pool.s[:n][usable],
-            pool.features[:n][usable],
+            pool.s[usable],
+            pool.features[usable],
             pool.weights(state.target)[usable],
             self.cubic,
             self.worth,
