@@ -228,7 +228,7 @@ def box_cox() -> msign.InverseProblem:
     offset = float(np.log(20 / 16) - 1.91 / 2)
     return msign.InverseProblem(
         prior,
-        lambda x: np.asarray(x) + offset,
+        lambda x: np.asarray(x).reshape(len(x), -1) + offset,
         counts,
         likelihood=msign.likelihoods.Poisson(),
         name="box cox",

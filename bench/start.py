@@ -37,8 +37,6 @@ START: dict[str, dict[str, float]] = {
 }
 FITS: dict[str, dict[str, float]] = {
     "default": {},
-    "all steps are settled": {"SETTLED": 0.0},
-    "no regression": {"SETTLED": 2.0},
     "widened by 10": {"WIDENED": 10.0},
 }
 

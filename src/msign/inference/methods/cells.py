@@ -19,7 +19,6 @@ from msign.training import adam, combine, optimiser_step, schedule, split_traina
 from msign.variables import Variables, draw
 
 WIDENED = 2.0  # times that a round may widen any direction
-SETTLED = 1 / 3  # of the steps, after which the maps of the cells move little
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,10 +71,9 @@ class Cells(OnFreshFields):
             trainable, adam_state, pulled = _step(
                 trainable, rest, adam_state, spread(z), spread(score), now, self.clip_norm
             )
-            if i >= SETTLED * steps:
-                pairs = np.logical_and(*np.split(good, 2))
-                there, opposite = np.split(gathered(pulled), 2)
-                seen.add(half[pairs].astype(there.dtype), there[pairs], opposite[pairs])
+            pairs = np.logical_and(*np.split(good, 2))
+            there, opposite = np.split(gathered(pulled), 2)
+            seen.add(half[pairs].astype(there.dtype), there[pairs], opposite[pairs])
         model = combine(local(trainable), rest)
         if 2 * seen.pairs >= ROWS_PER_DIRECTION * (model.dim + 1):
             slope, curvature = seen.solved()
