@@ -140,7 +140,6 @@ THRESHOLDS = {
     "cubic: none": Without((EMULATED, RICH_BOX), methods={"emulator": {"cubic": 0}}),
     "ROWS_PER_DIRECTION: 1": constants((EMULATED, *CELLS), *rows_per_direction(1)),
     "ROWS_PER_DIRECTION: 12": constants((EMULATED, *CELLS), *rows_per_direction(12)),
-    "worth: no tempering": Without((EMULATED, RICH_BOX), methods={"emulator": {"worth": 1e-6}}),
     "LATEST: 2000": constants(
         (EMULATED, RICH_BOX),
         (f"{METHODS}.polynomial", "LATEST", 2000),

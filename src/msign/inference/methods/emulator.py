@@ -35,12 +35,10 @@ class Emulator(Method):
         batch: Fields per gradient step.
         clip_norm: Largest norm of a gradient.
         cubic: Most leading variables that have cubic terms.
-        worth: Weights are tempered until they are worth this fraction of the fields fitted.
     """
 
     steps: int = 600
     cubic: int = 12
-    worth: float = 0.2
 
     @property
     def needs_few_variables(self) -> bool:
@@ -76,7 +74,6 @@ class Emulator(Method):
             pool.features[usable],
             pool.weights(state.target)[usable],
             self.cubic,
-            self.worth,
             stage.simulator.likelihood(stage.scale),
         )
         trainable, rest = split_trainable(model.alone)

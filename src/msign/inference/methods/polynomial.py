@@ -57,7 +57,6 @@ def fit_polynomial(
     features: np.ndarray,
     log_weights: np.ndarray,
     cubic: int = 12,
-    worth: float = 0.2,
     likelihood: DataLikelihood | None = None,
 ) -> Polynomial:
     """Weighted least squares; with fewer terms where there are too few fields for all of them.
@@ -66,15 +65,14 @@ def fit_polynomial(
         s: Variables `(n, r)` of simulated fields, the latest last.
         features: Of their observations `(n, m)`.
         log_weights: Of the fields `(n,)`: how the target's density relates to what drew them. They
-            are tempered, by a power below one, where they are worth too few fields.
+            are tempered, by a power below one, where they are worth fewer fields than terms need.
         cubic: Most leading variables that have cubic terms.
-        worth: Fraction of the fields that tempered weights are worth.
         likelihood: Of the features; None: they are residuals, standard normal.
     """
     terms = Terms.of(s.shape[1], cubic, len(s) // ROWS_PER_DIRECTION)
     needed = ROWS_PER_DIRECTION * len(terms)
     last = slice(max(0, len(s) - max(LATEST, needed)), None)
-    weights = tempered(log_weights[last], max(needed, worth * len(s[last])))
+    weights = tempered(log_weights[last], needed)
     arrays = s[last].astype(float), features[last].astype(float), weights
     given = StandardNormal() if likelihood is None else likelihood
     return _least_squares(terms, min(s.shape[1], cubic), *arrays, given)
