@@ -160,8 +160,6 @@ THRESHOLDS = {
     "tolerance: 0.01": Without(fit={"tolerance": 0.01}),
     "max_rank: 4": Without((EMULATED, STEPS, BOX), network={"max_rank": 4}),
     "GAUSSIAN: never": constants(INFORMED, (f"{FLOWS}.informed", "GAUSSIAN", -1.0)),
-    "guess: never": constants(INFORMED, (f"{FLOWS}.informed", "_is_worse", lambda *_: True)),
-    "LEAST_PRECISION: 0.01": constants(INFORMED, (f"{FLOWS}.informed", "LEAST_PRECISION", 0.01)),
     "REGRESSED: 5": constants((BOX,), (f"{FLOWS}.informed", "REGRESSED", 5)),
     "REGRESSED: 80": constants((BOX,), (f"{FLOWS}.informed", "REGRESSED", 80)),
     "LINEAR: never": constants((BOX, RICH), (f"{FLOWS}.probe", "LINEAR", 0.0)),
