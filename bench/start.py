@@ -44,7 +44,7 @@ FITS: dict[str, dict[str, float]] = {
 def bound(problem: msign.InverseProblem, seed: int) -> tuple[int, float]:
     """Simulations of a start, and the evidence bound of its Gaussian."""
     simulator, scale = msign.Simulator(problem), problem.scales
-    found = gaussian.find_gaussian(simulator, scale, ALLOWANCE, TOLERANCE, jr.key(seed))
+    found, *_ = gaussian.find_gaussians(simulator, scale, ALLOWANCE, TOLERANCE, jr.key(seed))
     root, used = found.root(), simulator.nfs
     z = generator(jr.key(seed + 100)).normal(size=(DRAWS, problem.dim))
     u = found.mean + z @ root.T

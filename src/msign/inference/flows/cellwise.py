@@ -1,4 +1,4 @@
-"""A Gaussian of any rank and a map of each cell: for data that inform all of a field."""
+"""Gaussians of any rank and a map of each cell: for data that inform all of a field."""
 
 import dataclasses
 from typing import Any
@@ -7,20 +7,21 @@ import numpy as np
 from flowjax.bijections import AbstractBijection
 
 from msign import checks
-from msign.bijections import CellFlow, GaussianMap, Whitened
+from msign.bijections import CellFlow, Whitened
 from msign.inference.flows.base import FlowKind, Start
 from msign.inference.flows.gaussian import (
-    find_gaussian,
+    find_gaussians,
     gaussian_by_differences,
     least_allowance,
 )
+from msign.inference.flows.modes import gaussian_modes, standard_modes
 from msign.network import MsIGN
 from msign.problems.inverse import InverseProblem
 
 
 @dataclasses.dataclass(frozen=True)
 class Cellwise(FlowKind):
-    """The Gaussian nearest to the posterior, and monotone maps of single cells behind it.
+    """The Gaussians nearest to the posterior's modes, and monotone maps of single cells behind.
 
     It starts where the posterior is, and does not need what coarser scales could learn: only the
     finest is trained. It keeps matrices of d x d numbers. Without a derivative it is for small
@@ -43,10 +44,13 @@ class Cellwise(FlowKind):
     def start(self, given: Start) -> AbstractBijection:
         prior = given.network.prior_at(given.scale)
         problem = given.simulator.problem
-        find = find_gaussian if problem.differentiable else gaussian_by_differences
+        find = find_gaussians if problem.differentiable else gaussian_by_differences
         allowed = given.allowance, given.tolerance
         found = find(given.simulator, given.scale, *allowed, given.key)
-        return Whitened(CellFlow(prior, GaussianMap(found.root(), found.mean)), prior)
+        masses = np.array([g.log_mass for g in found])
+        parts = [(g.mean, g.root()) for g in found]
+        modes = gaussian_modes(parts, np.exp(masses - masses.max()))
+        return Whitened(CellFlow(prior, modes), prior)
 
     def most_cells(self, problem: InverseProblem) -> int:
         """Cells that it can be fitted to."""
@@ -66,12 +70,13 @@ class Cellwise(FlowKind):
         return self.rate
 
     def describe(self, flow: AbstractBijection) -> Any:
-        return {}
+        own: Any = flow
+        return {"modes": own.inner.gaussian.modes}
 
     def like(self, network: MsIGN, scale: int, description: Any) -> AbstractBijection:
         prior = network.prior_at(scale)
-        d = prior.lattice.dim
-        return Whitened(CellFlow(prior, GaussianMap(np.eye(d), np.zeros(d))), prior)
+        modes = standard_modes(prior.lattice.dim, description.get("modes", 1))
+        return Whitened(CellFlow(prior, modes), prior)
 
     @property
     def few_variables(self) -> bool:
