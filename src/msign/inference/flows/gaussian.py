@@ -26,7 +26,6 @@ STARTS = 4  # ascents: from draws of the prior, and from their mirror images in 
 ASCENT = 1000  # evaluations of each, at most
 FAR = 100.0  # prior standard deviations from the mean at which an ascent is lost
 DISTINCT = 1.0  # prior standard deviations between two maxima that are not the same
-NEGLIGIBLE = 1e-3  # part of the posterior's mass that a maximum may have and be left out
 DAMPED = 30  # Levenberg-Marquardt steps, where there is no derivative
 APART = 0.01  # prior standard deviations between fields whose difference is a derivative
 AT_ONCE = 2048  # rows of a regression that are summed at a time
@@ -288,8 +287,9 @@ def find_gaussians(
     """The Gaussians nearest to the posterior of a scale around its maxima found, highest first.
 
     `allowance` counts forward simulations, of which a gradient costs two; at least
-    `least_allowance`. A maximum whose Gaussian would have a negligible part of the mass even if it
-    were as wide as the prior is not looked at any further.
+    `least_allowance`. An ascent ends when its next step promises less than `tolerance` nats. A
+    maximum whose Gaussian would have a smaller part of the mass than that, even if it were as wide
+    as the prior, is not looked at any further.
     """
     dim = simulator.problem.priors[scale - 1].lattice.dim
     evaluate = log_density_and_gradient(simulator, scale)
@@ -303,13 +303,13 @@ def find_gaussians(
         left = (allowance - (simulator.nfs - begin)) // 2
         if found:
             most = max(g.log_mass for g in found)
-            if log_density - most < np.log(NEGLIGIBLE) or left < _rows(dim):
+            if log_density - most < np.log(tolerance) or left < _rows(dim):
                 continue
         share = left // (len(maxima.u) - k)
         near = nearest_gaussian(evaluate, u, share, jr.fold_in(key, 2 + k))
         found.append(near)
     masses = np.array([g.log_mass for g in found])
-    return [g for g in found if g.log_mass - masses.max() > np.log(NEGLIGIBLE)]
+    return [g for g in found if g.log_mass - masses.max() > np.log(tolerance)]
 
 
 def _maxima(
