@@ -127,9 +127,8 @@ def rows_per_direction(rows: int) -> list[tuple[str, str, Any]]:
 THRESHOLDS = {
     "default": Without((*ALL, GLOW)),
     "round_size: a quarter": Without(INFORMED, fit={"round_size": 250}),
-    "bridge_ess: no bridge": Without((LINE, PLANE, STEPS), fit={"bridge_ess": 1e-6}),
-    "coarse_tolerance: as the finest": Without(INFORMED, fit={"coarse_tolerance": 1e-4}),
-    "coarse_tolerance: log 2": Without(INFORMED, fit={"coarse_tolerance": 10.0}),
+    "bridge_ess: 0.1": Without(INFORMED, fit={"bridge_ess": 0.1}),
+    "bridge_ess: 0.9": Without(INFORMED, fit={"bridge_ess": 0.9}),
     "patience: 1": Without(fit={"patience": 1}),
     "patience: endless": Without(fit={"patience": 100}),
     "PROGRESS: any": constants(ALL, ("msign.inference.stage", "PROGRESS", 0.0)),

@@ -37,11 +37,10 @@ class FitConfig:
         round_size: Fields drawn per round; None: an eighth of an equal share of the budget, between
             200 and 4000; at the finest scale of its own share, up to as many as the certificate,
             but there a pool begins with as many as elsewhere, and doubles them.
-        bridge_ess: Temper the target of pools and fresh fields until its weights are worth this
-            fraction of a round; emulators need no bridge.
+        bridge_ess: Fraction of its fields that the weights of a model must be worth to lead on: the
+            target of pools and fresh fields is tempered until they are (emulators need no bridge),
+            and a coarser stage, a stepping stone, ends when its divergence says that they are.
         tolerance: The finest stage ends when its held-out Jeffreys estimate is below this.
-        coarse_tolerance: Coarser stages are stepping stones: each ends when its estimate is below
-            this for each variable, and below log 2, where weights are worth half of the fields.
         patience: A stage ends after more rounds than this without improvement; n of them in all
             divide the learning rate by n + 1.
         go_back: Whether a stage goes on from its best model after an update that made it worse.
@@ -58,9 +57,8 @@ class FitConfig:
     conditioning: str = "exact"
     rounds: int | None = None
     round_size: int | None = None
-    bridge_ess: float = 0.25
+    bridge_ess: float = 0.5
     tolerance: float = 1e-3
-    coarse_tolerance: float = 1e-2
     patience: int = 3
     go_back: bool = True
     certificate: int | None = None
@@ -83,8 +81,7 @@ class FitConfig:
         for name in ("round_size", "certificate"):
             if getattr(self, name) is not None:
                 checks.integer(name, getattr(self, name), 16)
-        for name in ("tolerance", "coarse_tolerance"):
-            checks.positive(name, getattr(self, name))
+        checks.positive("tolerance", self.tolerance)
         if not 0 < checks.finite("bridge_ess", self.bridge_ess) < 1:
             raise ValueError(f"bridge_ess must be in (0, 1), got {self.bridge_ess!r}")
 
@@ -151,12 +148,13 @@ class FitConfig:
         """Fields of a round of a stage that has a share of the budget."""
         return self.round_size or int(np.clip(share // 8, 200, most))
 
-    def stepping_stone(self, variables: int) -> float:
+    @property
+    def stepping_stone(self) -> float:
         """Divergence at which the model of a coarser stage is good enough for the next.
 
         Log-normal weights of divergence J are worth exp(-J) of the fields.
         """
-        return min(self.coarse_tolerance * variables, np.log(2))
+        return max(self.tolerance, -np.log(self.bridge_ess))
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON values."""

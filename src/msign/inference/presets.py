@@ -35,7 +35,7 @@ def as_in_paper(problem: str) -> FitConfig:
         patience=NEVER,
         go_back=False,
         tolerance=1 / NEVER,
-        coarse_tolerance=1 / NEVER,
+        bridge_ess=1 - 1 / NEVER,
     )
 
 

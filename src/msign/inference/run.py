@@ -175,7 +175,7 @@ class Run:
             rounds=config.rounds,
             learning_rate=config.kind.learning_rate(network, scale, config.train),
             bridge_ess=config.bridge_ess,
-            tolerance=config.tolerance if finest else config.stepping_stone(start.size),
+            tolerance=config.tolerance if finest else config.stepping_stone,
             key=jr.fold_in(self.key, scale),
         )
 

@@ -14,11 +14,7 @@ BINS = 60
 SHOWN_RANGE = 40.0  # nats of log-weights that are shown
 
 
-def learning_curve(
-    records: Sequence[dict[str, Any]],
-    stages: Sequence[dict[str, Any]],
-    config: FitConfig,
-) -> Figure:
+def learning_curve(records: Sequence[dict[str, Any]], config: FitConfig) -> Figure:
     """Held-out divergence of every round against simulations used, and what each stage aims at."""
     figure = new_figure(height=3.2)
     axes = figure.subplots()
@@ -26,7 +22,6 @@ def learning_curve(
     begins = [min(r["nfs"] for r in records if r["scale"] == scale) for scale in scales]
     end = max(r["nfs"] for r in records)
     ends = [*begins[1:], end + (end == begins[-1]) * max(1, end // 20)]  # of one round: a little
-    sizes = {s["scale"]: s["variables"] for s in stages}
     for scale, begin, until in zip(scales, begins, ends, strict=True):
         rows = [r for r in records if r["scale"] == scale]
         x = np.array([r["nfs"] for r in rows], float)
@@ -37,7 +32,7 @@ def learning_curve(
         axes.plot(x[finite], shown, "o-", ms=3.5, lw=1.3, color=ACCENT, label=label)
         aim = config.tolerance
         if scale != scales[-1]:
-            aim = config.stepping_stone(sizes.get(scale, 1))
+            aim = config.stepping_stone
         label = "good enough for the stage" if scale == scales[0] else None
         axes.plot([begin, until], [aim, aim], "--", lw=1.1, color=ALERT, label=label)
         first = scale == scales[0]
