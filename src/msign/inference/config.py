@@ -32,7 +32,8 @@ class FitConfig:
         train: `all` flows up to the stage's scale, or only the `last` one.
         single_stage: Train the finest scale at once, from the prior (ablation "-S").
         conditioning: `exact` prior conditioning, or `nearest` (ablation "SNN"; not informed flows).
-        rounds: Most rounds of a stage (a round: draw, simulate, update).
+        rounds: Most rounds of a stage (a round: draw, simulate, update); None: as many as its share
+            of the budget allows.
         round_size: Fields drawn per round; None: an eighth of an equal share of the budget, between
             200 and 4000; at the finest scale of its own share, up to as many as the certificate,
             but there a pool begins with as many as elsewhere, and doubles them.
@@ -55,7 +56,7 @@ class FitConfig:
     train: str = "all"
     single_stage: bool = False
     conditioning: str = "exact"
-    rounds: int = 16
+    rounds: int | None = None
     round_size: int | None = None
     bridge_ess: float = 0.25
     tolerance: float = 1e-3
@@ -74,10 +75,11 @@ class FitConfig:
         if self.conditioning == "nearest" and self.kind.needs_exact_conditioning:
             kind = type(self.kind).__name__
             raise ValueError(f"conditioning must be 'exact' with flow={kind}, got 'nearest'")
-        for name in ("rounds", "patience", "checkpoint_rounds"):
+        for name in ("patience", "checkpoint_rounds"):
             checks.integer(name, getattr(self, name), 1)
-        if self.steps is not None:
-            checks.integer("steps", self.steps, 1)
+        for name in ("rounds", "steps"):
+            if getattr(self, name) is not None:
+                checks.integer(name, getattr(self, name), 1)
         for name in ("round_size", "certificate"):
             if getattr(self, name) is not None:
                 checks.integer(name, getattr(self, name), 16)

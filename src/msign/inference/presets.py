@@ -32,7 +32,6 @@ def as_in_paper(problem: str) -> FitConfig:
         flow=Glow(glow),
         method=method,
         round_size=LOOK,
-        rounds=NEVER,
         patience=NEVER,
         go_back=False,
         tolerance=1 / NEVER,

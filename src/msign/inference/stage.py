@@ -176,11 +176,7 @@ def _is_good(stage: Stage, report: WeightReport) -> bool:
 
 def _is_spent(stage: Stage, state: StageState, config: FitConfig) -> bool:
     """Whether no means are left to make the model better."""
-    return (
-        state.stale > config.patience
-        or state.round + 1 >= stage.rounds
-        or not stage.affords(stage.round_size)
-    )
+    return state.stale > config.patience or stage.is_over(state.round + 1)
 
 
 def _is_worse(state: StageState, report: WeightReport, log_weights: np.ndarray) -> bool:

@@ -93,7 +93,7 @@ def test_the_fit_is_best_where_the_weights_are():
     errors = []
     for log_weights in (np.zeros(3000), -0.5 * ((s[:, 0] - 1) / 0.2) ** 2):
         # So small a residual that the emulator's own error does not widen the noise much.
-        emulator = fit_polynomial(s, 0.01 * s**4, log_weights, worth=0.05)
+        emulator = fit_polynomial(s, 0.01 * s**4, log_weights)
         found = jax.vmap(emulator.features)(jnp.asarray(near))
         errors.append(np.abs(found - 0.01 * near**4).max())
     assert errors[1] < 0.2 * errors[0]

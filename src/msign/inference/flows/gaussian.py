@@ -4,6 +4,7 @@ All in whitened coordinates u, where the prior is standard normal, and from grad
 log-likelihood alone, so that any problem with a derivative and any likelihood will do.
 """
 
+import itertools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -23,12 +24,10 @@ SUFFICIENT = 1e-3  # fraction of the promised descent that a step must bring
 NEARBY = 0.005  # prior standard deviations around a maximum in which its curvature is first seen
 STARTS = 4  # ascents: from draws of the prior, and from their mirror images in its mean
 ASCENT = 1000  # evaluations of each, at most
-ANEW = 8  # times that ascents begin where nothing could be simulated
 FAR = 100.0  # prior standard deviations from the mean at which an ascent is lost
 DISTINCT = 1.0  # prior standard deviations between two maxima that are not the same
 NEGLIGIBLE = 1e-3  # part of the posterior's mass that a maximum may have and be left out
 DAMPED = 30  # Levenberg-Marquardt steps, where there is no derivative
-ENOUGH = 0.1  # nats that are left to gain from any start when it stops
 APART = 0.01  # prior standard deviations between fields whose difference is a derivative
 AT_ONCE = 2048  # rows of a regression that are summed at a time
 
@@ -137,7 +136,7 @@ def log_density_and_gradient(simulator: Simulator, scale: int) -> Evaluate:
     return evaluate
 
 
-def ascend(evaluate: Evaluate, u: np.ndarray, evaluations: int, tolerance: float = 0.01) -> Maxima:
+def ascend(evaluate: Evaluate, u: np.ndarray, evaluations: int, tolerance: float) -> Maxima:
     """Climb to maxima from all rows of u at once, by a limited-memory quasi-Newton method.
 
     Args:
@@ -284,7 +283,7 @@ def _log_det(root: np.ndarray) -> float:
 
 
 def find_gaussians(
-    simulator: Simulator, scale: int, allowance: int, key: PRNGKeyArray
+    simulator: Simulator, scale: int, allowance: int, tolerance: float, key: PRNGKeyArray
 ) -> list[Gaussian]:
     """The Gaussians nearest to the posterior of a scale around its maxima found, highest first.
 
@@ -297,7 +296,8 @@ def find_gaussians(
     begin = simulator.nfs
     if has_linear_gradients(evaluate, dim, jr.fold_in(key, 0)):
         return [exact_gaussian(evaluate, dim, jr.fold_in(key, 2))]
-    maxima = _maxima(simulator, scale, begin + allowance - 2 * _rows(dim), jr.fold_in(key, 1))
+    until = begin + allowance - 2 * _rows(dim)
+    maxima = _maxima(simulator, scale, until, tolerance, jr.fold_in(key, 1))
     found: list[Gaussian] = []
     for k, (u, log_density) in enumerate(zip(maxima.u, maxima.log_density, strict=True)):
         left = (allowance - (simulator.nfs - begin)) // 2
@@ -312,20 +312,22 @@ def find_gaussians(
     return [g for g in found if g.log_mass - masses.max() > np.log(NEGLIGIBLE)]
 
 
-def _maxima(simulator: Simulator, scale: int, until: int, key: PRNGKeyArray) -> Maxima:
+def _maxima(
+    simulator: Simulator, scale: int, until: int, tolerance: float, key: PRNGKeyArray
+) -> Maxima:
     """Distinct maxima that ascents find before so many simulations are used.
 
-    Where no field on the way can be simulated, they start anew. The highest end of an ascent
-    counts as a maximum in any case, others where they have converged.
+    Where no field on the way can be simulated, they start anew, as long as there are simulations.
+    The highest end of an ascent counts as a maximum in any case, others where they have converged.
     """
     prior = simulator.problem.priors[scale - 1]
     dim, evaluate = prior.lattice.dim, log_density_and_gradient(simulator, scale)
-    for k in range(ANEW):
+    for k in itertools.count():
         most = (until - simulator.nfs) // (2 * STARTS)
         if k and most < 1:
             break
         starts = _starts(dim, jr.fold_in(key, k) if k else key)
-        found = ascend(evaluate, starts, max(1, min(ASCENT, most)))
+        found = ascend(evaluate, starts, max(1, min(ASCENT, most)), tolerance)
         away = float(np.sqrt(np.mean(found.u[0] ** 2)))
         if away > FAR and not found.converged[0]:
             raise ValueError(
@@ -335,7 +337,7 @@ def _maxima(simulator: Simulator, scale: int, until: int, key: PRNGKeyArray) -> 
         if np.isfinite(found.log_density[0]):
             return _distinct(found)
     raise SimulationError(
-        f"no field on {(k + 1) * STARTS} ascents to a maximum could be simulated",
+        f"no field on {k * STARTS} ascents to a maximum could be simulated",
         np.asarray(prior.unwhiten(found.u[0])),
     )
 
@@ -356,12 +358,13 @@ def _starts(dim: int, key: PRNGKeyArray) -> np.ndarray:
 
 
 def gaussian_by_differences(
-    simulator: Simulator, scale: int, allowance: int, key: PRNGKeyArray
+    simulator: Simulator, scale: int, allowance: int, tolerance: float, key: PRNGKeyArray
 ) -> list[Gaussian]:
     """Laplace's approximation around the highest maximum found, without a derivative.
 
     Levenberg-Marquardt steps from a few starts, with the likelihood's Fisher information; the
-    derivative of what it is a function of is that of differences, d simulations for each.
+    derivative of what it is a function of is that of differences, d simulations for each. They end
+    when from no start more than `tolerance` nats are left to gain.
     """
     u = _starts(simulator.problem.priors[scale - 1].lattice.dim, key)
     one, each = np.eye(u.shape[1]), STARTS * (u.shape[1] + 1)
@@ -375,7 +378,7 @@ def gaussian_by_differences(
         gradient = np.einsum("nki,nk->ni", slopes, likelihood.score(features)) - u
         left = 0.5 * np.sum(gradient * _solved(curvature, gradient), 1)
         affords = simulator.nfs - begin + STARTS + each <= allowance
-        if left.max() < ENOUGH or not affords or k == DAMPED - 1:
+        if left.max() < tolerance or not affords or k == DAMPED - 1:
             break
         step = _solved(curvature + damping[:, None, None] * one, gradient)
         try:

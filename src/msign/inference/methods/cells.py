@@ -22,7 +22,6 @@ from msign.training import adam, combine, optimiser_step, schedule, split_traina
 from msign.variables import Variables, draw
 
 WIDENED = 2.0  # times that a round may widen any direction
-SETTLED = 1 / 3  # of the steps, after which the maps of the cells move little
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,8 +75,7 @@ class Cells(OnFreshFields):
             trainable, adam_state, pulled = _step(
                 trainable, rest, adam_state, spread(z), spread(score), now, self.clip_norm
             )
-            if i >= SETTLED * steps:
-                seen.add(z, gathered(pulled), log_weights)
+            seen.add(z, gathered(pulled), log_weights)
         model = combine(local(trainable), rest)
         flow = model.flow
         model = model.with_flow(flow.with_gaussian(seen.better()))

@@ -18,6 +18,7 @@ import numpy as np
 from jaxtyping import Array
 
 from msign.bijections.polynomials import Polynomials, Terms, solve_normal
+from msign.inference.flows.directions import ROWS_PER_DIRECTION
 from msign.noise import on_device
 from msign.problems.data_likelihood import DataLikelihood, StandardNormal
 from msign.weights import highest_power, normalised
@@ -56,26 +57,22 @@ def fit_polynomial(
     features: np.ndarray,
     log_weights: np.ndarray,
     cubic: int = 12,
-    rows_per_term: int = 3,
-    worth: float = 0.2,
     likelihood: DataLikelihood | None = None,
 ) -> Polynomial:
-    """Weighted least squares.
+    """Weighted least squares; with fewer terms where there are too few fields for all of them.
 
     Args:
         s: Variables `(n, r)` of simulated fields, the latest last.
         features: Of their observations `(n, m)`.
         log_weights: Of the fields `(n,)`: how the target's density relates to what drew them. They
-            are tempered, by a power below one, where they are worth too few fields.
+            are tempered, by a power below one, where they are worth fewer fields than terms need.
         cubic: Most leading variables that have cubic terms.
-        rows_per_term: Fields for each term of the polynomial, or it is given fewer terms.
-        worth: Fraction of the fields that tempered weights are worth.
         likelihood: Of the features; None: they are residuals, standard normal.
     """
-    terms = Terms.of(s.shape[1], cubic, len(s) // rows_per_term)
-    needed = rows_per_term * len(terms)
+    terms = Terms.of(s.shape[1], cubic, len(s) // ROWS_PER_DIRECTION)
+    needed = ROWS_PER_DIRECTION * len(terms)
     last = slice(max(0, len(s) - max(LATEST, needed)), None)
-    weights = tempered(log_weights[last], max(needed, worth * len(s[last])))
+    weights = tempered(log_weights[last], needed)
     arrays = s[last].astype(float), features[last].astype(float), weights
     given = StandardNormal() if likelihood is None else likelihood
     return _least_squares(terms, min(s.shape[1], cubic), *arrays, given)
