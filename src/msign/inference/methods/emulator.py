@@ -72,7 +72,6 @@ class Emulator(Method):
         emulated = fit_polynomial(
             pool.s[usable],
             pool.features[usable],
-            pool.weights(state.target)[usable],
             self.cubic,
             stage.simulator.likelihood(stage.scale),
         )

@@ -158,7 +158,6 @@ class Pool(Method):
         emulated = fit_polynomial(
             pool.s[rows],
             pool.features[rows],
-            np.zeros(len(rows)),
             likelihood=stage.simulator.likelihood(stage.scale),
         )
         temperature = float(state.target.temperature)
