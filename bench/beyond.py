@@ -4,10 +4,10 @@
 
 PROBLEM is `elliptic`, `elliptic-hard`, or another built-in problem, RUN the directory of its
 finished run. Its finest flow is taken without such a layer; for each number of directions and each
-ridge of the regression a layer is made anew. Printed are simulations, seconds, the nats that the lazy-map
-bound says are lost by leaving the directions out, those that are still lost along them behind the
-layer (on gradients that were not fitted), and the Jeffreys divergence and effective sample size of
-20,000 fresh fields.
+ridge of the regression a layer is made anew. Printed are simulations, seconds, the nats that the
+lazy-map bound says are lost by leaving the directions out, those that are still lost along them
+behind the layer (on gradients that were not fitted), and the Jeffreys divergence and effective
+sample size of 20,000 fresh fields.
 """
 
 import argparse
