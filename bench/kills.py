@@ -13,6 +13,7 @@ read all fields from memory, as they do where fields are large.
 Processes are forked from this one after everything is imported, and programs that were compiled
 are kept, in the directory of `--keep` from one call to the next, so that a trial takes seconds.
 Moments are chosen in the command's processor time, so that they are as random on a busy machine.
+Leave it on the cores on which it began: on one core and on two, XLA adds numbers in another order.
 """
 
 import argparse
