@@ -7,11 +7,13 @@ moment after it began to keep files, resumes it, sends the next signal, and so o
 them; then it lets the command end. It prints one line a trial: whether summary or refinement are
 the same, but for seconds, as those of a run that nothing stopped, with no process left behind and,
 after SIGINT, the command to go on with. It goes on until each kind of signal came `--times` times
-to each command. With workers the forward map is NumPy code that worker processes evaluate.
+to each command. With workers the forward map is NumPy code that worker processes evaluate; they
+read all fields from memory, as they do where fields are large.
 
 Processes are forked from this one after everything is imported, and programs that were compiled
 are kept, in the directory of `--keep` from one call to the next, so that a trial takes seconds.
 Moments are chosen in the command's processor time, so that they are as random on a busy machine.
+Leave it on the cores on which it began: on one core and on two, XLA adds numbers in another order.
 """
 
 import argparse
@@ -29,6 +31,7 @@ import time
 from typing import Any
 
 import msign.experiments.refine  # noqa: F401  (imported here once, for all processes)
+from msign import lending
 from msign.cli import app
 
 SIGNALS = (signal.SIGKILL, signal.SIGINT)
@@ -258,6 +261,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, nargs="+", default=[0, 2])
     parser.add_argument("--keep", type=pathlib.Path, help="Directory of all files, kept.")
     options = parser.parse_args()
+    lending.LEAST_BYTES = 1
     # A job in the background of a shell ignores Ctrl-C, and so would all processes that it starts.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     rng = random.Random(options.seed)

@@ -158,8 +158,9 @@ def test_damaged_files_are_refused(path):
     with refused(path, "not a file written by msign, or damaged"):
         MsIGN.load(path)
     path.write_bytes(b"something else")
-    with refused(path, "not a file written by msign"):
+    with refused(path, "not a file written by msign") as caught:
         MsIGN.load(path)
+    assert str(caught.value).count("not a file") == 1
     flipped = bytearray(whole)
     flipped[len(whole) // 2] ^= 0xFF
     path.write_bytes(flipped)

@@ -96,14 +96,16 @@ def atomic_write(path: str | os.PathLike[str]) -> Any:
 
 def read_description(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """The description in a file, and its arrays named `prior.*`."""
-    try:
-        with _opened(path) as archive:
+    with _opened(path) as archive:
+        try:
             description = json.loads(archive.read("description.json"))
             names = [n for n in archive.namelist() if n.startswith("prior.")]
             given = {n[6:-4]: _read(archive, n) for n in names}
             checks.instance("description.json", description, dict)
-    except (*DAMAGE, KeyError, RecursionError) as error:
-        raise ValueError(f"{path} is not a file written by msign, or damaged: {error}") from None
+        except (*DAMAGE, KeyError, RecursionError) as error:
+            raise ValueError(
+                f"{path} is not a file written by msign, or damaged: {error}"
+            ) from None
     if description.get("format") != FORMAT:
         raise ValueError(
             f"{path} has format {description.get('format')!r}, this version reads {FORMAT}"

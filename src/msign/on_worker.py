@@ -16,11 +16,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from msign import user_code
+from msign.lending import Arrays, CannotRead, Lent
 
 FUNCTIONS_KEPT = 16  # that a worker does not have to unpack again
 LOOKED = 1.0  # seconds after which a worker looks whether its run is still there
-
-Arrays = tuple[Any, ...]
 
 
 class Answer(NamedTuple):
@@ -31,19 +30,24 @@ class Answer(NamedTuple):
         seconds: That it took.
         error: What went wrong, in words.
         trace: Where.
+        unread: Whether the worker cannot read what was lent to it.
+        unloaded: Whether it cannot load the function, as where a module is missing.
     """
 
     values: tuple[np.ndarray, ...] | None
     seconds: float = 0.0
     error: str = ""
     trace: str = ""
+    unread: bool = False
+    unloaded: bool = False
 
 
 class Shipped:
     """A function that a worker process unpacks once, however often it is called there.
 
     Threads share the function itself. Processes receive it by cloudpickle, so that functions of a
-    notebook or a script can be sent.
+    notebook or a script can be sent. They unpack it when they begin to work: what goes wrong then
+    is an answer, where a message that cannot be unpacked is lost; and a scheduler unpacks nothing.
     """
 
     def __init__(self, function: Callable[..., Any]):
@@ -53,7 +57,17 @@ class Shipped:
         return self.function(*arguments)
 
     def __reduce__(self) -> tuple[Callable[[bytes], "Shipped"], tuple[bytes]]:
-        return _unpacked, (self._packed,)
+        return _received, (self._packed,)
+
+    def load(self) -> None:
+        """Unpack it, if that was not done before."""
+        _ = self.function
+
+    @functools.cached_property
+    def function(self) -> Callable[..., Any]:
+        import cloudpickle
+
+        return cloudpickle.loads(self._packed)
 
     @functools.cached_property
     def _packed(self) -> bytes:
@@ -63,17 +77,27 @@ class Shipped:
 
 
 @functools.lru_cache(FUNCTIONS_KEPT)
-def _unpacked(packed: bytes) -> Shipped:
-    import cloudpickle
-
-    return Shipped(cloudpickle.loads(packed))
+def _received(packed: bytes) -> Shipped:
+    shipped = Shipped.__new__(Shipped)
+    shipped._packed = packed
+    return shipped
 
 
 def work(function: Shipped, arrays: Arrays) -> Answer:
     """Call a function on a piece; runs on a worker."""
     began = time.perf_counter()
     try:
-        found = function(*(_double(a) for a in arrays))
+        for shipped in (function, *arrays):
+            if isinstance(shipped, Shipped):
+                shipped.load()
+    except Exception as error:
+        return Answer(None, error=f"{type(error).__name__}: {error}", unloaded=True)
+    try:
+        own = [_double(a) for a in arrays]
+    except CannotRead as error:
+        return Answer(None, error=str(error), unread=True)
+    try:
+        found = function(*own)
         values = tuple(_floating(a) for a in (found if isinstance(found, tuple) else (found,)))
     except Exception as error:
         return Answer(None, 0.0, user_code.raised(error), traceback.format_exc())
@@ -81,7 +105,9 @@ def work(function: Shipped, arrays: Arrays) -> Answer:
 
 
 def _double(a: Any) -> Any:
-    """An array in double precision; what is no array as it is."""
+    """An array, lent or not, in double precision; what is no array as it is."""
+    if isinstance(a, Lent):
+        return a.read()
     return np.asarray(a, np.float64) if isinstance(a, np.ndarray) else a
 
 

@@ -1,7 +1,10 @@
 """Forward maps evaluated by workers: the same numbers, lost workers, crashes, counts."""
 
 import concurrent.futures
+import contextlib
+import dataclasses
 import functools
+import importlib
 import inspect
 import multiprocessing.pool
 import os
@@ -18,13 +21,13 @@ import pytest
 from conformance import SMALL_INFORMED
 from helpers import refused
 from inference.small import ROW
-from msign import FitConfig, Informed, InverseProblem, LaplacePrior, fit
+from msign import FitConfig, Informed, InverseProblem, LaplacePrior, fit, lending
 from msign.problems import SimulationError, Simulator, SimulatorUnavailable, likelihoods
 from msign.problems import spread as spreading
 from msign.problems import workers as working
 from msign.problems.workers import opened
 from problems import rowwise
-from problems.rowwise import both, forward, ring, vjp
+from problems.rowwise import FatalOnce, both, forward, ring, vjp
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -32,6 +35,12 @@ PRIOR = LaplacePrior((4, 4), alpha=0.5, beta=2.0)
 DATA = [0.3, -0.2]
 PLAIN = {"vjp": None, "forward_and_vjp": None}
 U = np.random.default_rng(3).normal(size=(23, 16))
+
+
+@pytest.fixture(autouse=True)
+def all_arrays_are_large(monkeypatch):
+    """Large enough to be read from memory, where workers can."""
+    monkeypatch.setattr(lending, "LEAST_BYTES", 1)
 
 
 def problem(**options):
@@ -257,6 +266,24 @@ def test_an_executor_that_is_gone_ends_the_run_whatever_the_policy(policy, monke
     assert made.failures == 0
 
 
+@pytest.mark.parametrize("name", ["processes", "client"])
+@pytest.mark.parametrize("policy", ["raise", "reject"])
+def test_a_forward_map_that_workers_cannot_load_ends_the_run(
+    name, policy, request, tmp_path, monkeypatch
+):
+    """As where its module is not installed on the cluster; nothing waits for ever."""
+    (tmp_path / "installed_here_alone.py").write_text("def forward(x):\n    return x[:, 0, :2]\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    here_alone = importlib.import_module("installed_here_alone")
+    made = problem(forward=lambda x: here_alone.forward(np.asarray(x)), on_failure=policy, **PLAIN)
+    there = Simulator(made, executor=request.getfixturevalue(name))
+    with pytest.raises(SimulatorUnavailable, match=r"cannot load .* named 'installed_here_alone'"):
+        there.evaluate(U, 2)
+    assert there.failures == 0
+    plain = Simulator(problem(), executor=request.getfixturevalue(name))
+    assert_equal(plain.evaluate(U, 2, True), Simulator(problem()).evaluate(U, 2, True))
+
+
 class Forgetful(concurrent.futures.ThreadPoolExecutor):
     """Loses every third piece after it was computed."""
 
@@ -301,24 +328,119 @@ def test_a_scheduler_that_does_not_answer_is_named(monkeypatch):
         working.as_workers("tcp://127.0.0.1:9")
 
 
+# --- arrays that are read from memory -------------------------------------------------------------
+
+
+def recorded_pieces(workers, monkeypatch):
+    """The pieces that are sent from now on."""
+    sent, submit = [], workers.submit
+
+    def recorded(function, arrays):
+        sent.append(arrays)
+        return submit(function, arrays)
+
+    monkeypatch.setattr(workers, "submit", recorded)
+    return sent
+
+
+def are_lent(pieces):
+    return {isinstance(piece[0], lending.Lent) for piece in pieces}
+
+
+@pytest.mark.parametrize("name", ["processes", "client"])
+def test_processes_of_this_machine_read_fields_from_memory(name, request, monkeypatch):
+    with opened(working.as_workers(request.getfixturevalue(name))) as workers:
+        monkeypatch.setattr(workers, "close", lambda: None)
+        sent = recorded_pieces(workers, monkeypatch)
+        Simulator(problem(), executor=workers).evaluate(U, 2)
+        assert are_lent(sent) == {True}
+        sent.clear()
+        monkeypatch.setattr(lending, "LEAST_BYTES", U.nbytes + 1)
+        Simulator(problem(), executor=workers).evaluate(U, 2)
+        assert are_lent(sent) == {False}
+
+
+def test_workers_elsewhere_are_sent_fields(client, monkeypatch):
+    """They find another process, or none, where the memory of this one is said to be."""
+    write = lending.Memory.write
+
+    def elsewhere(memory, array, offset):
+        return dataclasses.replace(write(memory, array, offset), name="msign-of-another-machine")
+
+    monkeypatch.setattr(lending.Memory, "write", elsewhere)
+    here, workers = Simulator(problem()), working.as_workers(client)
+    there = Simulator(problem(), budget=4 * len(U), executor=workers)
+    sent = recorded_pieces(workers, monkeypatch)
+    assert_equal(there.evaluate(U, 2, True), here.evaluate(U, 2, True))
+    assert are_lent(sent) == {True, False} and there.nfs == here.nfs
+    sent.clear()
+    there.evaluate(U, 2, True)
+    assert are_lent(sent) == {False}
+
+
+@pytest.fixture
+def memories():
+    """Says what memory this process lends, but for that of workers that others have open."""
+
+    def names():
+        found = set()
+        for number in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(FileNotFoundError):  # that of the listing itself
+                found.add(os.readlink(f"/proc/self/fd/{number}"))
+        return {name for name in found if name.startswith("/memfd:msign-")}
+
+    before = names()
+    return lambda: names() - before
+
+
+def test_memory_is_given_back(client, memories):
+    with opened(client) as workers:
+        Simulator(problem(), executor=workers).evaluate(U, 2)
+        assert len(memories()) == 1
+    assert not memories()
+
+
+def test_memory_of_a_batch_that_was_stopped_or_lost_is_not_written_again(memories, monkeypatch):
+    """Whoever is lost may still read it."""
+    monkeypatch.setattr(working, "PAUSE", 0)
+    with opened(1) as workers:
+        there = Simulator(problem(), executor=workers)
+        there.evaluate(U, 2)
+        first = memories()
+        there.evaluate(U, 2)
+        assert memories() == first and len(first) == 1
+        sent = workers.sent
+
+        def stopped(*_):
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(workers, "sent", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            there.evaluate(U, 2)
+        assert not memories()
+
+        def once_lost(function, pieces):
+            monkeypatch.setattr(workers, "sent", sent)
+            return {}, dict.fromkeys(pieces, ConnectionError("lost"))
+
+        monkeypatch.setattr(workers, "sent", once_lost)
+        assert_equal(there.evaluate(U, 2, True), Simulator(problem()).evaluate(U, 2, True))
+        assert not memories()
+
+
+def test_a_process_that_is_killed_changes_nothing(tmp_path):
+    """The piece is read from memory a second time."""
+    fatal = FatalOnce(tmp_path, forward)
+    here = Simulator(problem(**PLAIN)).evaluate(U, 2)
+    with opened(2) as workers:
+        there = Simulator(problem(forward=fatal, **PLAIN), executor=workers)
+        assert_equal([there.evaluate(U, 2)[0]], [here[0]])
+        fatal.armed.touch()
+        assert_equal([there.evaluate(U, 2)[0]], [here[0]])
+        assert fatal.spent.exists() and there.nfs == 2 * len(U)
+
+
 # --- whole runs -----------------------------------------------------------------------------------
-
-
-class FatalOnce:
-    """A forward map that kills the first worker which calls it once `armed` exists."""
-
-    def __init__(self, folder):
-        self.armed, self.spent = folder / "armed", folder / "spent"
-
-    def __call__(self, x):
-        found = ring(x)
-        if self.armed.exists():
-            try:
-                self.armed.rename(self.spent)
-            except FileNotFoundError:
-                return found
-            os.kill(os.getpid(), signal.SIGKILL)
-        return found
 
 
 def small_fit(own, executor=None):

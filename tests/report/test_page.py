@@ -127,6 +127,21 @@ def test_the_command_to_reproduce_is_quoted_for_a_shell(saved, tmp_path):
     assert "msign run &#x27;x.py:p; rm -rf ~&#x27; --size 8 --black-box --budget" in page
 
 
+def test_the_python_to_reproduce_makes_a_problem_of_ours_and_no_code_of_others(saved, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(saved["line"], folder)
+
+    def shown(problem, **options):
+        origin = {"problem": problem, "options": options}
+        (folder / "problem.json").write_text(json.dumps(origin))
+        return reproduce(Posterior.load(folder), folder)
+
+    ours = "problem = msign.problems.synthetic(size=8, black_box=True)"
+    assert ours in shown("synthetic", size=8, black_box=True)
+    for told in (shown("x.py:p"), shown("synthetic", **{"a); evil(": 1}), shown("p; evil(")):
+        assert "problem =" not in told
+
+
 def test_the_command_that_refines_names_the_file_of_the_problem(tmp_path):
     assert refining(tmp_path) is None  # a fit in Python
     for problem, command in {

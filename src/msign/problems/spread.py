@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import ArrayLike
 
+from msign.lending import Arrays
 from msign.noise import default_dtype
-from msign.on_worker import Answer, Arrays, Shipped
+from msign.on_worker import Answer, Shipped
 from msign.problems.at_scale import Cotangents, ScaleModel, stacked
 from msign.problems.failures import SimulationRaised
 from msign.problems.workers import Workers

@@ -1,7 +1,8 @@
 """Workers that call a function on pieces of a batch: processes, a Dask cluster, any executor.
 
-A piece whose worker is lost is sent again. What a function raises comes back as an answer, so that
-whatever an executor itself raises says that a worker, or the way to it, was lost.
+Processes of this machine read large arrays from memory; all others are sent them. A piece whose
+worker is lost is sent again. What a function raises comes back as an answer, so that whatever an
+executor itself raises says that a worker, or the way to it, was lost.
 """
 
 import os
@@ -11,7 +12,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from msign import checks
-from msign.on_worker import Answer, Arrays, Shipped, begin_work, work, work_on
+from msign.lending import Arrays, Lender
+from msign.on_worker import Answer, Shipped, begin_work, work, work_on
 from msign.problems.failures import SimulatorUnavailable
 
 ATTEMPTS = 2  # of a piece whose worker is lost, before it is sent alone
@@ -23,14 +25,19 @@ class Workers:
     """Anything with `submit`, as the executors of concurrent.futures, loky and mpi4py.
 
     A subclass says how pieces are sent, how many workers there are, and how to replace lost ones.
+
+    Args:
+        executor: Theirs.
+        lends: Whether they may be processes of this machine, which read large arrays from memory.
     """
 
     # What an executor raises where a piece has taken its worker with it, as a crash does.
     ended: tuple[type[BaseException], ...] = ()
 
-    def __init__(self, executor: Any):
+    def __init__(self, executor: Any, lends: bool = False):
         self.executor = executor
         self._lost_some = False
+        self._lender = Lender() if lends and Lender.possible() else None
 
     def count(self) -> int:
         """How many pieces are worked on at a time."""
@@ -49,11 +56,27 @@ class Workers:
 
     def close(self) -> None:
         """Give back what was made for this run; an executor of the user's stays open."""
+        if self._lender is not None:
+            self._lender.forget()
 
     # --- many pieces ------------------------------------------------------------------------------
 
     def answers(self, function: Shipped, pieces: Sequence[Arrays]) -> list[Answer]:
         """Answers to all pieces, in their order."""
+        if self._lender is None:
+            return self._answered(function, pieces)
+        with self._lender.lending(pieces) as lent:
+            found = self._answered(function, lent)
+        unread = [i for i, answer in enumerate(found) if answer.unread]
+        if unread:  # some workers are on other machines, and all are sent whole pieces from now on
+            self._lender = None
+            again = self._answered(function, [pieces[i] for i in unread])
+            for i, answer in zip(unread, again, strict=True):
+                found[i] = answer
+        return found
+
+    def _answered(self, function: Shipped, pieces: Sequence[Arrays]) -> list[Answer]:
+        """The same of pieces as they are sent."""
         found: dict[int, Answer] = {}
         waiting = dict(enumerate(pieces))
         for attempt in range(ATTEMPTS):
@@ -63,6 +86,12 @@ class Workers:
             waiting = {i: piece for i, piece in waiting.items() if i not in found}
         for i, piece in waiting.items():
             found[i] = self._alone(function, piece)
+        for answer in found.values():
+            if answer.unloaded:
+                raise SimulatorUnavailable(
+                    f"workers cannot load the forward map: {_shortened(answer.error)}; what it "
+                    "imports has to be installed, or on Python's path, where they run"
+                )
         return [found[i] for i in range(len(pieces))]
 
     def _attempt(
@@ -73,6 +102,8 @@ class Workers:
             self.revive()
         found, lost = self.sent(function, pieces)
         self._lost_some = bool(lost)
+        if lost and self._lender is not None:
+            self._lender.forget()
         return found, lost
 
     def sent(
@@ -135,7 +166,7 @@ class ProcessWorkers(Workers):
 
         self.processes = processes
         self.ended = (BrokenProcessPool,)
-        super().__init__(self._started())
+        super().__init__(self._started(), lends=True)
 
     def count(self) -> int:
         return self.processes
@@ -156,6 +187,7 @@ class ProcessWorkers(Workers):
         )
 
     def close(self) -> None:
+        super().close()
         self.executor.shutdown(wait=True, kill_workers=True)
 
 
@@ -165,7 +197,7 @@ class DaskWorkers(Workers):
     def __init__(self, client: Any, own: bool = False):
         import distributed
 
-        super().__init__(client)
+        super().__init__(client, lends=not client.scheduler.address.startswith("inproc"))
         self.own = own
         self.ended = (distributed.KilledWorker,)
 
@@ -176,6 +208,7 @@ class DaskWorkers(Workers):
         return self.executor.submit(work, function, arrays, pure=False)
 
     def close(self) -> None:
+        super().close()
         if self.own:
             self.executor.close()
 
@@ -243,4 +276,8 @@ def _has(value: Any, method: str) -> bool:
 
 def _in_words(error: BaseException) -> str:
     """An error on one line."""
-    return checks.shortened(f"{type(error).__name__}: {error}", 200)[1:-1]
+    return _shortened(f"{type(error).__name__}: {error}")
+
+
+def _shortened(text: str) -> str:
+    return checks.shortened(text, 200)[1:-1]

@@ -251,10 +251,12 @@ def reproduce(posterior: Posterior, run: pathlib.Path) -> Html:
         f"posterior = msign.fit(problem, budget={config.get('budget')!r}, "
         f"seed={posterior.seed!r}, config=config)",
     ]
-    parts = [tag("pre", tag("code", "\n".join(found)))]
+    parts = []
     if (run / "problem.json").exists():
         origin = files.read_json("problem.json")
-        parts.insert(0, tag("pre", tag("code", _command(origin, config))))
+        parts.append(tag("pre", tag("code", _command(origin, config))))
+        found[1:1] = _made(origin)
+    parts.append(tag("pre", tag("code", "\n".join(found))))
     told = [("Configuration", config)]
     if (run / "environment.json").exists():
         told.append(("Versions", files.read_json("environment.json")))
@@ -274,6 +276,15 @@ def _command(origin: dict[str, Any], config: dict[str, Any]) -> str:
         words += [flag] if value is True else [flag, str(value)]
     words += ["--budget", str(config.get("budget")), "--seed", str(config["seed"])]
     return " ".join(map(shlex.quote, words))
+
+
+def _made(origin: dict[str, Any]) -> list[str]:
+    """The line of Python that makes a problem of ours; the user makes one of a file."""
+    name, options = str(origin["problem"]), origin["options"]
+    if not all(word.isidentifier() for word in (name, *options)):
+        return []
+    given = ", ".join(f"{option}={value!r}" for option, value in options.items())
+    return [f"problem = msign.problems.{name}({given})"]
 
 
 def _duration(seconds: float) -> str:
