@@ -11,6 +11,9 @@ from msign.inference.flows import KINDS, Cellwise, FlowKind, Informed
 from msign.inference.methods import NAMED, Method, objectives
 from msign.problems.inverse import InverseProblem
 
+WHOLE_FIELDS = 0.5  # of what is left: share of a coarse stage whose flow moves all cells, and
+INHERITED = 0.5  # of the tolerance: what such stages may leave to the finer ones
+
 
 @dataclasses.dataclass(frozen=True)
 class FitConfig:
@@ -40,7 +43,12 @@ class FitConfig:
             fraction of a round; emulators need no bridge.
         tolerance: The finest stage ends when its held-out Jeffreys estimate is below this.
         coarse_tolerance: Coarser stages are stepping stones: each ends when its estimate is below
-            this for each variable, and below log 2, where weights are worth half of the fields.
+            this for each variable, and below log 2, where weights are worth half of the fields. Of
+            flows of whole fields, whose steps take longer at each finer scale, it has to be below
+            half of `tolerance` instead.
+        share: Part of what is left of the budget that a stage with finer ones behind it may use,
+            and never less than an equal share; None: a half for flows of whole fields, whose
+            coarse stages learn most, else 0.
         patience: A stage ends after more rounds than this without improvement; n of them in all
             divide the learning rate by n + 1.
         go_back: Whether a stage goes on from its best model after an update that made it worse.
@@ -60,6 +68,7 @@ class FitConfig:
     bridge_ess: float = 0.25
     tolerance: float = 1e-3
     coarse_tolerance: float = 1e-2
+    share: float | None = None
     patience: int = 3
     go_back: bool = True
     certificate: int | None = None
@@ -83,6 +92,8 @@ class FitConfig:
                 checks.integer(name, getattr(self, name), 16)
         for name in ("tolerance", "coarse_tolerance"):
             checks.positive(name, getattr(self, name))
+        if self.share is not None and not 0 <= checks.finite("share", self.share) < 1:
+            raise ValueError(f"share must be in [0, 1), got {self.share!r}")
         if not 0 < checks.finite("bridge_ess", self.bridge_ess) < 1:
             raise ValueError(f"bridge_ess must be in (0, 1), got {self.bridge_ess!r}")
 
@@ -149,11 +160,23 @@ class FitConfig:
         """Fields of a round of a stage that has a share of the budget."""
         return self.round_size or int(np.clip(share // 8, 200, most))
 
+    def share_of(self, left: int, stages: int, least: int) -> int:
+        """Simulations that the next of `stages` stages may use, of those that are left.
+
+        What it has beyond an equal share leaves twice the `least` to each of the others.
+        """
+        part = WHOLE_FIELDS if self.kind.whole_fields else 0.0
+        part = part if self.share is None else self.share
+        more = min(int(part * left), left - 2 * least * (stages - 1))
+        return left if stages == 1 else max(left // stages, more)
+
     def stepping_stone(self, variables: int) -> float:
         """Divergence at which the model of a coarser stage is good enough for the next.
 
         Log-normal weights of divergence J are worth exp(-J) of the fields.
         """
+        if self.kind.whole_fields:
+            return INHERITED * self.tolerance
         return min(self.coarse_tolerance * variables, np.log(2))
 
     def to_json(self) -> dict[str, Any]:

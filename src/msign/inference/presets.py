@@ -37,6 +37,7 @@ def as_in_paper(problem: str) -> FitConfig:
         go_back=False,
         tolerance=1 / NEVER,
         coarse_tolerance=1 / NEVER,
+        share=0.0,
     )
 
 

@@ -150,7 +150,9 @@ class Run:
         What a stage does not use is for those after it.
         """
         left = sum(1 for s in self.scales if s >= scale)
-        share = (self.simulator.left - self.certificate_size) // left
+        room, least = self.simulator.left - self.certificate_size, self.round_size
+        least += self.config.kind.least_allowance(self.problem.dim)
+        share = self.config.share_of(room, left, least)
         size = self.round_size
         if scale == self.problem.scales:
             # Tails of weights are estimated from as many fields as those of the certificate.
