@@ -107,6 +107,7 @@ def test_a_users_own_problem_without_a_derivative(tmp_path):
     common += ["--out", str(tmp_path / "out"), "--methods"]
     refused = runner.invoke(app, [*common, "pcn,hmc"])
     assert refused.exit_code == 1 and "derivative" in refused.output
+    assert "these can: --methods pcn" in " ".join(refused.output.split())
     assert not (tmp_path / "own.py.called").exists()
     done = runner.invoke(app, [*common, "pcn,smc"])
     assert done.exit_code == 0, done.output

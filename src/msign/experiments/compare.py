@@ -39,15 +39,30 @@ def as_known(problem: InverseProblem) -> InverseProblem:
 def run_comparison(problem: InverseProblem, setting: Setting, out: pathlib.Path) -> Iterator[str]:
     """Do what is not done yet, a line for every result."""
     problem, samplers = as_known(problem), samplers_for(setting.origin)
-    for method in setting.methods:
-        checks.one_of("methods", method, METHODS)
-        if method != OWN:
-            samplers[method].check(problem)
+    check_methods(problem, setting.methods, samplers)
     directory = begun(problem, setting, out)
     known = (EXACT,) if problem.reference is not None else ()
     rivals = Rivals(problem, setting, samplers, directory)
     methods = (*known, *setting.methods)
     yield from run_tasks(problem, setting, directory, methods, rivals.samples)
+
+
+def check_methods(
+    problem: InverseProblem, methods: tuple[str, ...], samplers: dict[str, Sampler]
+) -> None:
+    """Refuse methods that cannot do a problem, and name those of them that can."""
+    why = dict[str, str]()
+    for method in methods:
+        checks.one_of("methods", method, METHODS)
+        try:
+            if method != OWN:
+                samplers[method].check(problem)
+        except ValueError as error:
+            why[method] = str(error)
+    if why:
+        can = ",".join(method for method in methods if method not in why)
+        others = f"; of those asked for these can: --methods {can}" if can else ""
+        raise ValueError(f"{next(iter(why.values()))}{others}")
 
 
 class Rivals:

@@ -12,7 +12,8 @@ from msign.inference.methods import NAMED, Method, objectives
 from msign.problems.inverse import InverseProblem
 
 WHOLE_FIELDS = 0.5  # of what is left: share of a coarse stage whose flow moves all cells, and
-INHERITED = 0.5  # of the tolerance: what such stages may leave to the finer ones
+INHERITED = 0.5  # of the tolerance: what such stages may leave to the finer ones, and
+NOT_WORSE = 1.1  # times what the stage before has left
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +46,8 @@ class FitConfig:
         coarse_tolerance: Coarser stages are stepping stones: each ends when its estimate is below
             this for each variable, and below log 2, where weights are worth half of the fields. Of
             flows of whole fields, whose steps take longer at each finer scale, it has to be below
-            half of `tolerance` instead.
+            half of `tolerance` instead, or where the stage before ended: what cheaper steps could
+            not learn is not tried again.
         share: Part of what is left of the budget that a stage with finer ones behind it may use,
             and never less than an equal share; None: a half for flows of whole fields, whose
             coarse stages learn most, else 0.
@@ -170,13 +172,14 @@ class FitConfig:
         more = min(int(part * left), left - 2 * least * (stages - 1))
         return left if stages == 1 else max(left // stages, more)
 
-    def stepping_stone(self, variables: int) -> float:
+    def stepping_stone(self, variables: int, before: float = 0.0) -> float:
         """Divergence at which the model of a coarser stage is good enough for the next.
 
-        Log-normal weights of divergence J are worth exp(-J) of the fields.
+        Log-normal weights of divergence J are worth exp(-J) of the fields. `before` is that with
+        which the stage before ended.
         """
         if self.kind.whole_fields:
-            return INHERITED * self.tolerance
+            return max(INHERITED * self.tolerance, NOT_WORSE * before)
         return min(self.coarse_tolerance * variables, np.log(2))
 
     def to_json(self) -> dict[str, Any]:

@@ -164,6 +164,7 @@ class Run:
         config, start = self.config, network.variables(scale, self.config.train)
         finest = scale == self.problem.scales
         method = config.method_for(self.problem, start.size)
+        before = self.stages[-1]["jeffreys"] if self.stages else 0.0
         return Stage(
             scale=scale,
             start=start,
@@ -175,7 +176,7 @@ class Run:
             rounds=config.rounds,
             learning_rate=config.kind.learning_rate(network, scale, config.train),
             bridge_ess=config.bridge_ess,
-            tolerance=config.tolerance if finest else config.stepping_stone(start.size),
+            tolerance=config.tolerance if finest else config.stepping_stone(start.size, before),
             key=jr.fold_in(self.key, scale),
         )
 

@@ -27,6 +27,7 @@ def learning_curve(
     end = max(r["nfs"] for r in records)
     ends = [*begins[1:], end + (end == begins[-1]) * max(1, end // 20)]  # of one round: a little
     sizes = {s["scale"]: s["variables"] for s in stages}
+    left = {s["scale"] + 1: s["jeffreys"] for s in stages}
     for scale, begin, until in zip(scales, begins, ends, strict=True):
         rows = [r for r in records if r["scale"] == scale]
         x = np.array([r["nfs"] for r in rows], float)
@@ -37,7 +38,7 @@ def learning_curve(
         axes.plot(x[finite], shown, "o-", ms=3.5, lw=1.3, color=ACCENT, label=label)
         aim = config.tolerance
         if scale != scales[-1]:
-            aim = config.stepping_stone(sizes.get(scale, 1))
+            aim = config.stepping_stone(sizes.get(scale, 1), left.get(scale, 0.0))
         label = "good enough for the stage" if scale == scales[0] else None
         axes.plot([begin, until], [aim, aim], "--", lw=1.1, color=ALERT, label=label)
         first = scale == scales[0]
