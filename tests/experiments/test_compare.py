@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from msign import FitConfig
 from msign.cli import app
-from msign.experiments.compare import as_known
+from msign.experiments.compare import as_known, config_of, run_comparison
+from msign.experiments.tasks import Setting
 from msign.problems import elliptic, synthetic
 
 runner = CliRunner()
@@ -124,6 +126,22 @@ def test_the_trained_network_is_compared_within_the_budget(tmp_path):
     assert row["nfs"] <= 800
     assert row["per_1000_trained"] == pytest.approx(1000 * row["effective"] / 100)
     assert row["per_1000"] < row["per_1000_trained"]
+
+
+@pytest.mark.parametrize("method", ["msign-network", "msign-paper"])
+def test_the_papers_network_is_compared_like_any_method(method, tmp_path):
+    """By our training and as in the paper; of the paper's size unless the origin says otherwise."""
+    origin = {"problem": "synthetic", "options": {"size": 2}, "network": (2, 4)}
+    setting = Setting(origin, (method,), 1500, 100, (0,), (1,), 0)
+    (line,) = (l for l in run_comparison(synthetic(2), setting, tmp_path) if method in l)
+    assert "failed" not in line
+    row = json.loads((tmp_path / "results" / f"{method}-1-0.json").read_text())
+    assert row["nfs"] <= 1500 and row["jeffreys"]["jeffreys"] > 0
+    flow = FitConfig.from_json(
+        json.loads((tmp_path / f"{method}-0/config.json").read_text())["fit"]
+    ).flow
+    assert (flow.config.blocks, flow.config.hidden) == (2, 4)
+    assert config_of(method, {"problem": "elliptic"}).flow.config.blocks == 32
 
 
 def test_a_page_inside_a_document(comparison, tmp_path):

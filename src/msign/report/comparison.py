@@ -27,6 +27,8 @@ AVERAGED = (  # columns of the table that are means over seeds
 )
 LABELS = {
     "msign": "MsIGN",
+    "msign-network": "MsIGN, paper's network",
+    "msign-paper": "MsIGN as in the paper",
     "exact": "exact samples",
     "hmc": "HMC",
     "nuts": "NUTS",
