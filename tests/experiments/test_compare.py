@@ -12,6 +12,8 @@ from msign.cli import app
 from msign.experiments.compare import as_known, config_of, run_comparison
 from msign.experiments.tasks import Setting
 from msign.problems import elliptic, synthetic
+from msign.report import comparison_figures
+from msign.report.comparison import LABELS, Comparison, table
 
 runner = CliRunner()
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -165,3 +167,28 @@ def test_coarse_scales_are_those_that_exact_samples_are_known_of():
     problem = synthetic(4, inflate=20)
     assert as_known(problem).inflate == 0 and as_known(problem).reference is problem.reference
     assert as_known(elliptic(16, inflate=20)).inflate == 20
+
+
+def test_figures_and_title_of_one_scale(comparison, tmp_path):
+    """Methods over several rows, errors by method on an axis that hides digits of no account."""
+    out, _ = comparison
+    for name in ("config.json", "critical-2.json"):
+        (tmp_path / name).write_bytes((out / name).read_bytes())
+    (tmp_path / "results").mkdir()
+    for name in ("exact-2-0", "exact-2-1", "smc-2-0", "smc-2-1", "laplace-2-0"):
+        text = (out / "results" / f"{name}.json").read_text()
+        (tmp_path / "results" / f"{name}.json").write_text(text)
+    for k in range(comparison_figures.COLUMNS):
+        row = json.loads((tmp_path / "results/smc-2-0.json").read_text())
+        row["method"] = list(LABELS)[-1 - k]
+        (tmp_path / "results" / f"other-{k}.json").write_text(json.dumps(row))
+    found = Comparison(tmp_path)
+    assert found.title().endswith("1 to 2 seeds")
+    panels = comparison_figures.marginals_figure(found).axes
+    assert sum(panel.get_title() != "" for panel in panels) == 2 + comparison_figures.COLUMNS
+    figure = comparison_figures.errors_figure(found, table(found))
+    labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    assert labels[:3] == ["exact samples", "tempered SMC", "Laplace mixture"]
+    for axis in figure.axes:
+        low, high = axis.get_xlim()
+        assert high / low >= 0.99 * comparison_figures.SPAN**2
