@@ -186,6 +186,7 @@ def test_figures_and_title_of_one_scale(comparison, tmp_path):
     assert found.title().endswith("1 to 2 seeds")
     panels = comparison_figures.marginals_figure(found).axes
     assert sum(panel.get_title() != "" for panel in panels) == 2 + comparison_figures.COLUMNS
+    assert panels[0].figure.get_figwidth() >= comparison_figures.NARROWEST
     figure = comparison_figures.errors_figure(found, table(found))
     labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
     assert labels[:3] == ["exact samples", "tempered SMC", "Laplace mixture"]

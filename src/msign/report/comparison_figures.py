@@ -12,6 +12,7 @@ from msign.report.comparison import CONFIDENCE, LABELS, MOMENTS, Comparison
 
 BINS = 50
 LETTERS = 13  # of a title to an inch of a figure
+NARROWEST = 7.0  # inches that a title needs
 COLUMNS = 5  # of panels, where there is one scale
 SPAN = 3.0  # factor to either side that a logarithmic axis has at least
 SHIFT = 0.03  # between methods at one scale, so that bars do not hide each other
@@ -26,7 +27,8 @@ def marginals_figure(found: Comparison) -> Figure:
     wide = len(methods) if len(found.scales) > 1 else min(len(methods), COLUMNS)
     panels = [(scale, method) for scale in found.scales for method in methods]
     rows = -(-len(panels) // wide)
-    figure = Figure(figsize=(1.7 * wide + 0.6, 1.5 * rows + 1.1), layout="constrained")
+    size = max(1.7 * wide + 0.6, NARROWEST), 1.5 * rows + 1.1
+    figure = Figure(figsize=size, layout="constrained")
     axes = figure.subplots(rows, wide, squeeze=False).ravel()
     for axis in axes[len(panels) :]:
         axis.set_axis_off()
