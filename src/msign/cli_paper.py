@@ -42,9 +42,16 @@ def ablate(
     report: Annotated[
         bool, typer.Option("--report", help="Only write tables and figures of what `out` holds.")
     ] = False,
+    into: Annotated[
+        pathlib.Path | None,
+        typer.Option(
+            help="A document with marks <!-- begin OUT -->, <!-- end OUT --> for the page."
+        ),
+    ] = None,
 ) -> None:
     """MsIGN without each of its parts, beside the paper's table; run it again to go on."""
     from msign.experiments.paper.ablation import ablation_setting, run_and_report
+    from msign.report.inserted import insert
 
     with one_line_errors():
         wanted = ablation_setting(
@@ -54,6 +61,9 @@ def ablate(
         scales = scale_numbers(scale, wanted.problem.scales)
         for line in run_and_report(wanted.at(scales), out, report):
             typer.echo(line)
+        written = insert(out / "ablation.md", into) if into is not None else []
+        for path in written:
+            typer.echo(f"written to {path}")
 
 
 def paper(

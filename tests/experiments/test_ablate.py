@@ -40,6 +40,18 @@ def test_letters_beside_the_papers(ablation):
     assert len(rows) == 4 and all(row["nfs"] <= BUDGET for row in rows)
 
 
+def test_the_page_inside_a_document(ablation, tmp_path):
+    out, _, _ = ablation
+    document = tmp_path / "page.md"
+    document.write_text(f"before\n<!-- begin {out.name} -->\n<!-- end {out.name} -->\nafter\n")
+    arguments = ["synthetic", "--size", "4", "--out", str(out), "--report", "--into", str(document)]
+    result = CliRunner().invoke(app, ["ablate", *arguments])
+    assert result.exit_code == 0, result.output
+    text = document.read_text()
+    assert text.startswith("before") and text.endswith("after\n") and "### Ablation" in text
+    assert (tmp_path / "figures" / f"{out.name}_marginals.png").exists()
+
+
 def test_the_second_stage_of_kl_begins_with_the_first_of_msign(ablation):
     out, wanted, _ = ablation
     trained = Trained(wanted.problem, wanted.setting, ablations(wanted.base), RunDirectory(out))

@@ -7,9 +7,13 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from msign import FitConfig
 from msign.cli import app
-from msign.experiments.compare import as_known
+from msign.experiments.compare import as_known, config_of, run_comparison
+from msign.experiments.tasks import Setting
 from msign.problems import elliptic, synthetic
+from msign.report import comparison_figures
+from msign.report.comparison import LABELS, Comparison, table
 
 runner = CliRunner()
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -107,6 +111,7 @@ def test_a_users_own_problem_without_a_derivative(tmp_path):
     common += ["--out", str(tmp_path / "out"), "--methods"]
     refused = runner.invoke(app, [*common, "pcn,hmc"])
     assert refused.exit_code == 1 and "derivative" in refused.output
+    assert "these can: --methods pcn" in " ".join(refused.output.split())
     assert not (tmp_path / "own.py.called").exists()
     done = runner.invoke(app, [*common, "pcn,smc"])
     assert done.exit_code == 0, done.output
@@ -123,6 +128,22 @@ def test_the_trained_network_is_compared_within_the_budget(tmp_path):
     assert row["nfs"] <= 800
     assert row["per_1000_trained"] == pytest.approx(1000 * row["effective"] / 100)
     assert row["per_1000"] < row["per_1000_trained"]
+
+
+@pytest.mark.parametrize("method", ["msign-network", "msign-paper"])
+def test_the_papers_network_is_compared_like_any_method(method, tmp_path):
+    """By our training and as in the paper; of the paper's size unless the origin says otherwise."""
+    origin = {"problem": "synthetic", "options": {"size": 2}, "network": (2, 4)}
+    setting = Setting(origin, (method,), 1500, 100, (0,), (1,), 0)
+    (line,) = (l for l in run_comparison(synthetic(2), setting, tmp_path) if method in l)
+    assert "failed" not in line
+    row = json.loads((tmp_path / "results" / f"{method}-1-0.json").read_text())
+    assert row["nfs"] <= 1500 and row["jeffreys"]["jeffreys"] > 0
+    flow = FitConfig.from_json(
+        json.loads((tmp_path / f"{method}-0/config.json").read_text())["fit"]
+    ).flow
+    assert (flow.config.blocks, flow.config.hidden) == (2, 4)
+    assert config_of(method, {"problem": "elliptic"}).flow.config.blocks == 32
 
 
 def test_a_page_inside_a_document(comparison, tmp_path):
@@ -146,3 +167,29 @@ def test_coarse_scales_are_those_that_exact_samples_are_known_of():
     problem = synthetic(4, inflate=20)
     assert as_known(problem).inflate == 0 and as_known(problem).reference is problem.reference
     assert as_known(elliptic(16, inflate=20)).inflate == 20
+
+
+def test_figures_and_title_of_one_scale(comparison, tmp_path):
+    """Methods over several rows, errors by method on an axis that hides digits of no account."""
+    out, _ = comparison
+    for name in ("config.json", "critical-2.json"):
+        (tmp_path / name).write_bytes((out / name).read_bytes())
+    (tmp_path / "results").mkdir()
+    for name in ("exact-2-0", "exact-2-1", "smc-2-0", "smc-2-1", "laplace-2-0"):
+        text = (out / "results" / f"{name}.json").read_text()
+        (tmp_path / "results" / f"{name}.json").write_text(text)
+    for k in range(comparison_figures.COLUMNS):
+        row = json.loads((tmp_path / "results/smc-2-0.json").read_text())
+        row["method"] = list(LABELS)[-1 - k]
+        (tmp_path / "results" / f"other-{k}.json").write_text(json.dumps(row))
+    found = Comparison(tmp_path)
+    assert found.title().endswith("1 to 2 seeds")
+    panels = comparison_figures.marginals_figure(found).axes
+    assert sum(panel.get_title() != "" for panel in panels) == 2 + comparison_figures.COLUMNS
+    assert panels[0].figure.get_figwidth() >= comparison_figures.NARROWEST
+    figure = comparison_figures.errors_figure(found, table(found))
+    labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    assert labels[:3] == ["exact samples", "tempered SMC", "Laplace mixture"]
+    for axis in figure.axes:
+        low, high = axis.get_xlim()
+        assert high / low >= 0.99 * comparison_figures.SPAN**2

@@ -126,3 +126,22 @@ def test_deep_and_wide_networks_take_small_steps(glow, train, scale, rate):
     kind = Glow(glow)
     network = prior_network(synthetic(4), FitConfig(flow=kind))
     assert kind.learning_rate(network, scale, train) == pytest.approx(rate)
+
+
+def test_flows_of_whole_fields_learn_at_coarse_scales():
+    """Where steps are cheap: half of what is left is theirs, and the finest one's tolerance."""
+    config = FitConfig(flow=Glow(), tolerance=0.1)
+    assert config.share_of(8000, stages=6, least=100) == 4000
+    assert config.stepping_stone() == 0.05
+    assert config.stepping_stone(before=0.2) == pytest.approx(0.22)
+    both = FitConfig(flow=Combined((Informed(), Glow())))
+    assert both.share_of(8000, stages=6, least=100) == 4000
+    # Later stages keep what they need, the last has all, and other flows have equal shares.
+    assert config.share_of(8000, stages=6, least=500) == 3000
+    assert config.share_of(8000, stages=6, least=5000) == 8000 // 6
+    assert config.share_of(8000, stages=1, least=100) == 8000
+    assert FitConfig(flow=Informed()).share_of(8000, stages=4, least=100) == 2000
+    assert FitConfig(share=0.75).share_of(8000, stages=4, least=100) == 6000
+    assert FitConfig.paper("synthetic").share_of(8000, stages=4, least=100) == 2000
+    with refused("share must be in [0, 1)", "got 1.0"):
+        FitConfig(share=1.0)

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from conformance import SMALL_GLOW
 from helpers import refused
 from msign import FitConfig, InverseProblem, LaplacePrior, fit
 from msign.inference.run import Run
@@ -51,7 +52,9 @@ def test_a_single_stage_needs_less():
         fit(synthetic(64), 1000)
 
 
-@pytest.mark.parametrize("config", [FitConfig(), FitConfig(round_size=300), FitConfig()])
+@pytest.mark.parametrize(
+    "config", [FitConfig(), FitConfig(round_size=300), FitConfig(flow=SMALL_GLOW)]
+)
 def test_shares_leave_enough_for_the_stages_after_them_and_the_certificate(config):
     """Whatever the stages before have used of theirs: nothing, or all of it."""
     problem, budget = synthetic(64), 20_000

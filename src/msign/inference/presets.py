@@ -36,6 +36,7 @@ def as_in_paper(problem: str) -> FitConfig:
         go_back=False,
         tolerance=1 / NEVER,
         bridge_ess=1 - 1 / NEVER,
+        share=0.0,
     )
 
 

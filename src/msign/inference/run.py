@@ -152,7 +152,9 @@ class Run:
         What a stage does not use is for those after it.
         """
         left = sum(1 for s in self.scales if s >= scale)
-        share = (self.simulator.left - self.certificate_size) // left
+        room, least = self.simulator.left - self.certificate_size, self.round_size
+        least += self.config.kind.least_allowance(self.problem.dim)
+        share = self.config.share_of(room, left, least)
         size = self.round_size
         if scale == self.problem.scales:
             # Tails of weights are estimated from as many fields as those of the certificate.
@@ -164,6 +166,7 @@ class Run:
         config, start = self.config, network.variables(scale, self.config.train)
         finest = scale == self.problem.scales
         method = config.method_for(self.problem, start.size)
+        before = self.stages[-1]["jeffreys"] if self.stages else 0.0
         return Stage(
             scale=scale,
             start=start,
@@ -175,7 +178,7 @@ class Run:
             rounds=config.rounds,
             learning_rate=config.kind.learning_rate(network, scale, config.train),
             bridge_ess=config.bridge_ess,
-            tolerance=config.tolerance if finest else config.stepping_stone,
+            tolerance=config.tolerance if finest else config.stepping_stone(before),
             key=jr.fold_in(self.key, scale),
         )
 

@@ -67,6 +67,8 @@ def ablation_lines(found: Comparison) -> list[str]:
             f"{r['depth']:.2f} | {r['bias']:.2f} | {r['nfs']:,} | {r['seconds']:.0f} |"
             for r in letter_rows(found)
         ),
+        "",
+        "![marginals](figures/marginals.png)",
     ]
 
 

@@ -27,6 +27,8 @@ AVERAGED = (  # columns of the table that are means over seeds
 )
 LABELS = {
     "msign": "MsIGN",
+    "msign-network": "MsIGN, paper's network",
+    "msign-paper": "MsIGN as in the paper",
     "exact": "exact samples",
     "hmc": "HMC",
     "nuts": "NUTS",
@@ -78,12 +80,19 @@ class Comparison:
         """What is compared with which budget."""
         origin = self.config["origin"]
         options = ", ".join(f"{k} {v}" for k, v in origin["options"].items())
-        seeds = len({r["seed"] for r in self.rows})
         return (
             f"{origin['problem']}{', ' + options if options else ''}: d = {self.config['d']}, "
             f"{self.config['budget']:,} simulations, {self.config['n']:,} samples, "
-            f"{seeds} seed{'s' if seeds > 1 else ''}"
+            f"{self.seeds()}"
         )
+
+    def seeds(self) -> str:
+        """How many there are of each method, the samples of the truth left out."""
+        counts = [len({r["seed"] for r in self.rows if r["method"] == m}) for m in self.methods]
+        counts = [c for m, c in zip(self.methods, counts, strict=True) if m != "exact"] or counts
+        low, high = min(counts), max(counts)
+        number = str(high) if low == high else f"{low} to {high}"
+        return f"{number} seed{'s' if high > 1 else ''}"
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:

@@ -12,6 +12,7 @@ from msign.inference import Fresh
 from msign.inference.files import prior_network
 from msign.inference.methods import fresh
 from msign.inference.methods.objectives import CentredJeffreys, PathwiseJeffreys, ScoreJeffreys
+from msign.variables import log_ratio_and_score
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -55,3 +56,20 @@ def test_without_means_nothing_is_done(stage):
     _, model, loss = method.update(given, method.init(given), stage.start, 1.0, jr.key(seeded(1)))
     assert stage.simulator.nfs == used and np.isnan(loss)
     assert identical(model, stage.start)
+
+
+def test_where_the_posterior_is_the_target_its_start_is_not_evaluated(stage, monkeypatch):
+    """A third of a step's time would go into densities that a temperature of 1 leaves out."""
+    asked = []
+    monkeypatch.setattr(
+        fresh, "log_ratio_and_score", lambda *given: asked.append(1) or log_ratio_and_score(*given)
+    )
+    for tempered, times in ((True, 1), (False, 0)):
+        method = Fresh(steps=1, batch=20, tempered=tempered)
+        method.update(stage_with_room(stage), method.init(stage), stage.start, 1.0, jr.key(1))
+        assert len(asked) == times
+        asked.clear()
+
+
+def stage_with_room(stage):
+    return stage._replace(limit=stage.simulator.nfs + stage.round_size + 1000)

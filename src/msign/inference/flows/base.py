@@ -88,6 +88,14 @@ class FlowKind:
         return False
 
     @property
+    def whole_fields(self) -> bool:
+        """Whether it moves all cells, so that a step takes the longer the finer the lattice is.
+
+        What a coarse stage leaves undone then is undone later at a higher price.
+        """
+        return False
+
+    @property
     def has_cells(self) -> bool:
         """Whether it has maps of single cells."""
         return False

@@ -44,5 +44,9 @@ class Combined(FlowKind):
         return len(self.kinds) * max(kind.least_allowance(dim) for kind in self.kinds)
 
     @property
+    def whole_fields(self) -> bool:
+        return any(kind.whole_fields for kind in self.kinds)
+
+    @property
     def needs_exact_conditioning(self) -> bool:
         return any(kind.needs_exact_conditioning for kind in self.kinds)

@@ -27,6 +27,10 @@ class Glow(FlowKind):
     rate: float = 2e-3
     units: int = 512
 
+    @property
+    def whole_fields(self) -> bool:
+        return True
+
     def start(self, given: Start) -> AbstractBijection:
         key = jr.fold_in(given.key, 2)
         config = self.config.at(given.scale, given.network.scales)

@@ -153,14 +153,15 @@ class Fresh(OnFreshFields):
         s = on_device(drawn)
         found = stage.simulator.evaluate(u, stage.scale, uses.uses_score)
         values = bounded_below(found.log_likelihood)
-        foot, foot_score = map(gathered, log_ratio_and_score(start.alone, spread(drawn)))
-        known = (values, np.asarray(foot, np.float64), np.asarray(log_p, np.float64))
-        if target.temperature < 1:
-            target = target.raised(*known, stage.bridge_ess * n)
-        log_q = jnp.asarray(target.log_ratio(*known[:2]), s.dtype)
-        score = None
+        log_q, slope = values, None
         if uses.uses_score:
-            score = target.log_ratio(model.reduce(jnp.asarray(found.gradient, s.dtype)), foot_score)
+            slope = model.reduce(jnp.asarray(found.gradient, s.dtype))
+        if target.temperature < 1:  # where the posterior is the target, its start is not asked
+            foot, foot_slope = map(gathered, log_ratio_and_score(start.alone, spread(drawn)))
+            known = (values, np.asarray(foot, np.float64), np.asarray(log_p, np.float64))
+            target = target.raised(*known, stage.bridge_ess * n)
+            log_q = target.log_ratio(*known[:2])
+            slope = None if slope is None else target.log_ratio(slope, foot_slope)
         proposal: tuple[Any, ...] = ()
         if uses.uses_proposal and len(chain):
             rows = generator(jr.fold_in(key, 1)).integers(len(chain), size=n)
@@ -170,7 +171,8 @@ class Fresh(OnFreshFields):
             u, other, ratio = draw(start, normal(jr.fold_in(key, 1), (n, model.dim)))
             there = bounded_below(stage.simulator.evaluate(u, stage.scale).log_likelihood)
             proposal = tuple(map(on_device, (other, target.log_ratio(there, ratio), ratio)))
-        return Batch(model.reduce(on_device(noise)), s, log_q, score, None, *proposal), target
+        own = model.reduce(on_device(noise)), s, jnp.asarray(log_q, s.dtype), slope, None
+        return Batch(*own, *proposal), target
 
 
 @eqx.filter_jit
