@@ -4,18 +4,13 @@ from collections.abc import Sequence
 
 import numpy as np
 import scipy.linalg
-from flowjax.bijections import Chain
-from scipy.special import logsumexp
+from scipy.optimize import brentq
 
-from msign.bijections import GaussianMap, GaussianModes, InformedConfig, SplineMap, TriangularMap
-from msign.bijections.subspace import NARROW
-from msign.inference.methods.rearrangement import integrated, spline_to
+from msign.bijections import GaussianMap, GaussianModes
 
 Part = tuple[np.ndarray, np.ndarray]  # mean, and a matrix A with A A^T the covariance
 
 LINES = 256  # tried, along which more than two modes may lie apart
-REACH = 8.0  # standard deviations of a mode along the line on both sides of its mean
-POINTS = 801  # of a mode on that line
 
 
 def gaussian_modes(parts: Sequence[Part], shares: np.ndarray) -> GaussianMap | GaussianModes:
@@ -36,23 +31,20 @@ def gaussian_modes(parts: Sequence[Part], shares: np.ndarray) -> GaussianMap | G
     mirror /= np.linalg.norm(mirror)
     means = means - 2 * np.outer(means @ mirror, mirror)
     roots = np.stack([_lower(_reflected(parts[k][1], mirror)) for k in order])
-    at, wide = means[:, 0], roots[:, 0, 0]
-    grid = np.unique(at[:, None] + wide[:, None] * np.linspace(-REACH, REACH, POINTS))
-    each = np.log(shares / wide) - 0.5 * ((grid[:, None] - at) / wide) ** 2
-    return GaussianModes(
-        _line_with(grid, logsumexp(each, axis=1)), axis, _cuts(grid, each, at), means, roots, shares
-    )
+    cuts = [
+        _cut(shares[k : k + 2], means[k : k + 2, 0], roots[k : k + 2, 0, 0])
+        for k in range(len(parts) - 1)
+    ]
+    return GaussianModes(axis, np.array(cuts), means, roots, shares)
 
 
 def standard_modes(dim: int, modes: int) -> GaussianMap | GaussianModes:
     """A map of this many modes, for files: its numbers mean nothing."""
     if modes == 1:
         return GaussianMap(np.eye(dim), np.zeros(dim))
-    line = _line_with(np.linspace(-REACH, REACH, POINTS), np.zeros(POINTS))
-    shares = np.full(modes, 1 / modes)
-    roots = np.tile(np.eye(dim), (modes, 1, 1))
+    shares, roots = np.full(modes, 1 / modes), np.tile(np.eye(dim), (modes, 1, 1))
     cuts, means = np.arange(modes - 1.0), np.zeros((modes, dim))
-    return GaussianModes(line, -np.eye(1, dim)[0], cuts, means, roots, shares)
+    return GaussianModes(-np.eye(1, dim)[0], cuts, means, roots, shares)
 
 
 def _best_line(parts: Sequence[Part]) -> np.ndarray:
@@ -85,19 +77,16 @@ def _lower(root: np.ndarray) -> np.ndarray:
     return upper.T * np.sign(np.diag(upper))
 
 
-def _line_with(grid: np.ndarray, log_density: np.ndarray) -> Chain:
-    """The increasing map of one variable that has a density on a grid."""
-    config = InformedConfig()
-    spline = SplineMap(1, config.single, config.interval, NARROW)
-    moved, scale, shift, _ = spline_to(spline, integrated(grid, log_density, config.interval))
-    return Chain([moved, TriangularMap.from_matrix(np.array([[scale]]), np.array([shift]))])
+def _cut(shares: np.ndarray, at: np.ndarray, wide: np.ndarray) -> float:
+    """Where two Gaussians with these shares, means and deviations have the same density.
 
+    Between their means, or at the mean of the one that is lower everywhere.
+    """
 
-def _cuts(grid: np.ndarray, each: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """Where two neighbours have the same density, between their means."""
-    cuts = []
-    for k in range(len(at) - 1):
-        between = np.flatnonzero((grid >= at[k]) & (grid <= at[k + 1]))
-        off = np.abs(each[between, k] - each[between, k + 1])
-        cuts.append(grid[between[np.argmin(off)]])
-    return np.array(cuts)
+    def excess(t: float) -> float:
+        first, second = np.log(shares / wide) - 0.5 * ((t - at) / wide) ** 2
+        return first - second
+
+    if excess(at[0]) <= 0 or excess(at[1]) >= 0:
+        return float(at[0] if excess(at[0]) <= 0 else at[1])
+    return float(brentq(excess, *at))
