@@ -91,10 +91,11 @@ def test_memory_is_kept_for_the_next_batch_unless_somebody_may_still_read_it():
     assert name() != second
 
 
-def test_arrays_for_which_there_is_no_memory_are_sent(monkeypatch):
-    def full(*_):
+@pytest.mark.parametrize("call", ["pwrite", "memfd_create"])
+def test_arrays_for_which_there_is_no_memory_are_sent(call, monkeypatch):
+    def refuses(*_):
         raise OSError(errno.ENOSPC, "no space left on device")
 
-    monkeypatch.setattr(os, "pwrite", full)
+    monkeypatch.setattr(os, call, refuses)
     with Lender().lending(BATCH) as lent:
         assert lent is BATCH

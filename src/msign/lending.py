@@ -119,14 +119,14 @@ class Lender:
     def lending(self, pieces: Sequence[Arrays]) -> Iterator[Sequence[Arrays]]:
         """The pieces with their large arrays lent, for the length of a block.
 
-        They are whole where there is not enough memory to lend them.
+        They are whole where there is no memory, or not enough, to lend them.
         """
-        memory = self._memory = self._memory or Memory()
+        memory, lent = self._memory, pieces
         try:
-            lent: Sequence[Arrays] = _lent(pieces, memory)
+            memory = self._memory = memory or Memory()
+            lent = _lent(pieces, memory)
         except OSError:
             self.forget()
-            lent = pieces
         try:
             yield lent
         except BaseException:
