@@ -272,6 +272,8 @@ def test_a_forward_map_that_workers_cannot_load_ends_the_run(
     name, policy, request, tmp_path, monkeypatch
 ):
     """As where its module is not installed on the cluster; nothing waits for ever."""
+    plain = Simulator(problem(), executor=request.getfixturevalue(name))
+    plain.evaluate(U, 2)  # workers that begin later would have the path below
     (tmp_path / "installed_here_alone.py").write_text("def forward(x):\n    return x[:, 0, :2]\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     here_alone = importlib.import_module("installed_here_alone")
@@ -280,7 +282,6 @@ def test_a_forward_map_that_workers_cannot_load_ends_the_run(
     with pytest.raises(SimulatorUnavailable, match=r"cannot load .* named 'installed_here_alone'"):
         there.evaluate(U, 2)
     assert there.failures == 0
-    plain = Simulator(problem(), executor=request.getfixturevalue(name))
     assert_equal(plain.evaluate(U, 2, True), Simulator(problem()).evaluate(U, 2, True))
 
 
