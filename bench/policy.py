@@ -1,14 +1,13 @@
-"""What each threshold of the engine buys: seven small problems with it and without.
+"""What each threshold of the engine buys: small problems with it and without.
 
     python bench/policy.py [THRESHOLD ...] [--seeds 0 1] [--problems ring near]
 
-A ring and four uneven modes of two variables (made of a pool, 4 x 4 cells, two scales), six
-variables of which two are bent and one has two modes, and ten that are nearly linear and precisely
-observed (trained on an emulator, 8 x 8 cells, two scales), in six rounds a stage, and three of one
-variable (16 x 16 cells). None of them is the paper's. One line for each threshold; for each problem
-and seed: simulations, processor seconds, effective sample size, and the Jeffreys divergence by the
-weights of 20,000 fresh samples (strays of one in a thousand count there). `bench/start.py` has the
-thresholds of a start far from the prior, `bench/narrow.py` those of narrow modes.
+`policy_problems.py` has the problems, three or more for each part of the engine; none of them is
+the paper's. A threshold is tried on problems of the parts that it decides in, switched off, or
+where "off" has no meaning, at a value far from its own. One line for each threshold and problem:
+simulations, processor seconds, effective sample size, and the Jeffreys divergence by the weights
+of 20,000 fresh samples (strays of one in a thousand count there), for each seed. Thresholds with
+one name before the colon are settings of one.
 """
 
 import argparse
@@ -16,135 +15,158 @@ import dataclasses
 import importlib
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest import mock
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 import msign
-from msign import FitConfig, Informed, InformedConfig, Pool
-from msign.inference import Emulator
+from msign import Cellwise, FitConfig, Informed
+from msign.inference.methods import NAMED
 from msign.inference.methods.objectives import PathwiseJeffreys
-from small_problems import few_coordinates, four_modes, ring, six_modes, skewed, uneven_modes
+from policy_problems import (
+    BOX,
+    CASES,
+    EMULATED,
+    GLOW,
+    LINE,
+    PLANE,
+    RICH,
+    RICH_BOX,
+    STEPS,
+    Case,
+)
 
 SAMPLES = 20_000
-ROUNDS = 6  # of a stage
 NEVER = 1e9
+METHODS, FLOWS = "msign.inference.methods", "msign.inference.flows"
+CURVE = f"{METHODS}.rearrangement"
+INFORMED = (LINE, PLANE, EMULATED, STEPS, BOX)
+CELLS = (RICH, RICH_BOX)
+ALL = (*INFORMED, *CELLS)
 UNBOUNDED = PathwiseJeffreys(max_weight=NEVER)
-
-
-def bent(size: int = 8) -> msign.InverseProblem:
-    """Six variables: the first has two modes, others bend with it or are nearly linear."""
-
-    def forward(c):
-        a, b, c, d, e, f = jnp.moveaxis(c, 1, 0)
-        return jnp.stack(
-            [a**2 + 0.2 * a, b + 0.5 * a**2, jnp.exp(0.5 * c) + 0.3 * b * d, d - e, jnp.sin(e) + f],
-            1,
-        )
-
-    data = [1.0, 0.8, 1.2, -0.3, 0.5]
-    return few_coordinates("bent", size, 6, forward, data, 0.2, scales=2)
-
-
-def near(size: int = 8) -> msign.InverseProblem:
-    """Ten variables, nearly linear, observed to a twentieth of their prior deviations."""
-
-    def forward(c):
-        return c + 0.1 * c * jnp.roll(c, 1, axis=1)
-
-    truth = np.random.default_rng(0).normal(size=10)
-    data = np.asarray(forward(jnp.asarray(truth)[None]))[0]
-    return few_coordinates("near", size, 10, forward, list(data), 0.05, scales=2)
-
-
-EMULATED = ("bent", "near")
-PROBLEMS: dict[str, tuple[Callable[[], msign.InverseProblem], int]] = {
-    "ring": (lambda: ring(4, scales=2), 30_000),
-    "four modes": (lambda: four_modes(4, scales=2), 30_000),
-    "bent": (bent, 30_000),
-    "near": (near, 30_000),
-    "uneven": (lambda: uneven_modes(16), 60_000),
-    "six modes": (lambda: six_modes(16), 60_000),
-    "skewed": (lambda: skewed(16), 60_000),
-}
 
 
 @dataclasses.dataclass(frozen=True)
 class Without:
-    """How a threshold is switched off: options of the fit and its parts, or constants."""
+    """A threshold switched off: options of the fit and of its parts, or constants of modules.
 
-    fit: dict = dataclasses.field(default_factory=dict)
-    pool: dict = dataclasses.field(default_factory=dict)
-    emulator: dict = dataclasses.field(default_factory=dict)
-    informed: dict = dataclasses.field(default_factory=dict)
-    constants: dict = dataclasses.field(default_factory=dict)
+    Attributes:
+        kinds: Of the problems on which it decides.
+        fit: Options of `FitConfig`.
+        methods: Options of methods, by their names.
+        informed: Options of `Informed` flows.
+        network: Options of their networks.
+        cellwise: Options of `Cellwise` flows.
+        constants: Values by (module, name).
+        inflated: Whether coarse scales are, as a problem asks for.
+    """
 
-    def concerns(self, emulated: bool) -> bool:
-        """Whether a problem that is trained on an emulator, or on a pool, has the threshold."""
-        only_pool = self.pool and not self.emulator
-        only_emulator = self.emulator and not self.pool
-        return not (only_pool if emulated else only_emulator)
+    kinds: tuple[str, ...] = ALL
+    fit: dict[str, Any] = dataclasses.field(default_factory=dict)
+    methods: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
+    informed: dict[str, Any] = dataclasses.field(default_factory=dict)
+    network: dict[str, Any] = dataclasses.field(default_factory=dict)
+    cellwise: dict[str, Any] = dataclasses.field(default_factory=dict)
+    constants: dict[tuple[str, str], Any] = dataclasses.field(default_factory=dict)
+    inflated: bool = True
 
-    def config(self, emulated: bool) -> FitConfig:
-        method = Emulator(**self.emulator) if emulated else Pool(**self.pool)
-        return FitConfig(flow=Informed(**self.informed), method=method, rounds=ROUNDS, **self.fit)
+    def config(self, case: Case) -> FitConfig:
+        flow = case.flow
+        if self.informed and case.kind in INFORMED:
+            flow = dataclasses.replace(flow or Informed(), **self.informed)
+        if self.network and case.kind in INFORMED:
+            made = flow or Informed()
+            assert isinstance(made, Informed)
+            flow = dataclasses.replace(
+                made, config=dataclasses.replace(made.config, **self.network)
+            )
+        if self.cellwise and case.kind in CELLS:
+            flow = Cellwise(**self.cellwise)
+        return FitConfig(flow=flow, **self.fit)
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Constants changed for a while; programs that were compiled with them are forgotten."""
-        modules = {name: importlib.import_module(f"msign.{name[0]}") for name in self.constants}
-        before = {name: getattr(modules[name], name[1]) for name in self.constants}
-        for name, value in self.constants.items():
-            setattr(modules[name], name[1], value)
-        if self.constants:
-            jax.clear_caches()
-        yield
-        for name, value in before.items():
-            setattr(modules[name], name[1], value)
+        """Methods and constants changed for a while; programs made with these are forgotten."""
+        with ExitStack() as changed:
+            for name, options in self.methods.items():
+                made = _with(NAMED[name], options)
+                changed.enter_context(mock.patch.dict(NAMED, {name: made}))
+            for (module, name), value in self.constants.items():
+                owner = importlib.import_module(module)
+                changed.enter_context(mock.patch.object(owner, name, value))
+            if self.constants:
+                jax.clear_caches()
+            yield
         if self.constants:
             jax.clear_caches()
 
 
-METHODS, FLOWS = "inference.methods", "inference.flows"
-CURVE = f"{METHODS}.rearrangement"
+def _with(make: Callable[[bool], Any], options: dict[str, Any]) -> Callable[[bool], Any]:
+    return lambda derivative: dataclasses.replace(make(derivative), **options)
+
+
+def constants(kinds: tuple[str, ...], *named: tuple[str, str, Any]) -> Without:
+    """Constants by module, name and value."""
+    return Without(kinds, constants={(module, name): value for module, name, value in named})
+
+
+def rows_per_direction(rows: int) -> list[tuple[str, str, Any]]:
+    """A number for all modules that use least squares."""
+    modules = (
+        f"{FLOWS}.informed",
+        f"{FLOWS}.gaussian",
+        f"{METHODS}.cells",
+        f"{METHODS}.polynomial",
+    )
+    return [(module, "ROWS_PER_DIRECTION", rows) for module in modules]
+
+
 THRESHOLDS = {
-    "default": Without(),
-    "bridge_ess: no bridge": Without(fit={"bridge_ess": 1e-6}),
-    "coarse_tolerance: as the finest": Without(fit={"coarse_tolerance": 1e-4}),
+    "default": Without((*ALL, GLOW)),
+    "round_size: a quarter": Without(INFORMED, fit={"round_size": 250}),
+    "bridge_ess: 0.1": Without(INFORMED, fit={"bridge_ess": 0.1}),
+    "bridge_ess: 0.9": Without(INFORMED, fit={"bridge_ess": 0.9}),
     "patience: 1": Without(fit={"patience": 1}),
     "patience: endless": Without(fit={"patience": 100}),
-    "PROGRESS: any": Without(constants={("inference.stage", "PROGRESS"): 0.0}),
-    "go_back: never": Without(fit={"go_back": False}),
-    "clip_norm: never": Without(pool={"clip_norm": NEVER}, emulator={"clip_norm": NEVER}),
-    "WARM_UP: none": Without(constants={("training", "WARM_UP"): 1e-6}),
-    "MAX_LOG_RATIO: none": Without(
-        constants={
-            (f"{METHODS}.objectives", "MAX_LOG_RATIO"): 1e4,
-            (f"{METHODS}.sample_pool", "MAX_LOG_RATIO"): 1e4,
-        }
+    "PROGRESS: any": constants(ALL, ("msign.inference.stage", "PROGRESS", 0.0)),
+    "MAX_POOLED_CELLS: none": constants((GLOW,), (f"{FLOWS}.base", "MAX_POOLED_CELLS", 0)),
+    "Pool.margin: no bound": Without((STEPS, GLOW), methods={"pool": {"margin": NEVER}}),
+    "Pool.picked: none": Without((STEPS, GLOW), methods={"pool": {"picked": 0.0}}),
+    "inflate: never": Without((LINE, PLANE, EMULATED, BOX), inflated=False),
+    "cubic: none": Without((EMULATED, RICH_BOX), methods={"emulator": {"cubic": 0}}),
+    "ROWS_PER_DIRECTION: 1": constants((EMULATED, *CELLS), *rows_per_direction(1)),
+    "ROWS_PER_DIRECTION: 12": constants((EMULATED, *CELLS), *rows_per_direction(12)),
+    "LATEST: 2000": constants(
+        (EMULATED, RICH_BOX),
+        (f"{METHODS}.polynomial", "LATEST", 2000),
+        (f"{METHODS}.emulator", "LATEST", 2000),
     ),
-    "Pool.steps: 600": Without(pool={"steps": 600}),
-    "cubic: none": Without(emulator={"cubic": 0}),
-    "rows_per_term: 1": Without(emulator={"rows_per_term": 1}),
-    "worth: no tempering": Without(emulator={"worth": 1e-6}),
-    "LATEST: all": Without(constants={(f"{METHODS}.polynomial", "LATEST"): 10**9}),
-    "max_weight: none": Without(
-        constants={(f"{METHODS}.emulator", "PathwiseJeffreys"): lambda: UNBOUNDED}
+    "clip_norm: never": Without(
+        (EMULATED, STEPS, RICH, RICH_BOX),
+        methods={name: {"clip_norm": NEVER} for name in ("pool", "emulator", "cells")},
     ),
-    "Emulator.steps: 300": Without(emulator={"steps": 300}),
-    "per_direction: 1": Without(informed={"per_direction": 1}),
-    "tolerance: 0.01 nats": Without(informed={"tolerance": 0.01}),
-    "CELLS: 64": Without(constants={(CURVE, "CELLS"): 64}),
-    "CELLS: 1024": Without(constants={(CURVE, "CELLS"): 1024}),
-    "SPREAD: 0.1 nats": Without(constants={(CURVE, "SPREAD"): 0.1}),
-    "SPREAD: 3 nats": Without(constants={(CURVE, "SPREAD"): 3.0}),
-    "FAR: 25 nats": Without(constants={(CURVE, "FAR"): 25.0}),
-    "single: 48 bins": Without(informed={"config": InformedConfig(single=48)}),
-    "single: 192 bins": Without(informed={"config": InformedConfig(single=192)}),
-    "NARROW: 1e-4": Without(constants={("bijections.subspace", "NARROW"): 1e-4}),
-    "guess: never": Without(constants={(f"{FLOWS}.informed", "_is_worse"): lambda *_: True}),
+    "max_weight: none": constants(
+        (EMULATED, RICH_BOX), (f"{METHODS}.emulator", "PathwiseJeffreys", lambda: UNBOUNDED)
+    ),
+    "WARM_UP: none": constants(
+        (EMULATED, STEPS, RICH, RICH_BOX), ("msign.training", "WARM_UP", 1e-6)
+    ),
+    "per_direction: 1": Without(INFORMED, informed={"per_direction": 1}),
+    "per_direction: 20": Without(INFORMED, informed={"per_direction": 20}),
+    "tolerance: 0.01": Without(fit={"tolerance": 0.01}),
+    "max_rank: 4": Without((EMULATED, STEPS, BOX), network={"max_rank": 4}),
+    "GAUSSIAN: never": constants(INFORMED, (f"{FLOWS}.informed", "GAUSSIAN", -1.0)),
+    "REGRESSED: 5": constants((BOX,), (f"{FLOWS}.informed", "REGRESSED", 5)),
+    "REGRESSED: 80": constants((BOX,), (f"{FLOWS}.informed", "REGRESSED", 80)),
+    "LINEAR: never": constants((BOX, RICH), (f"{FLOWS}.probe", "LINEAR", 0.0)),
+    "WIDENED: 10": constants((RICH,), (f"{METHODS}.cells", "WIDENED", 10.0)),
+    "WIDENED: never": constants((RICH,), (f"{METHODS}.cells", "WIDENED", 1.0)),
+    "FAR: never": constants(CELLS, (f"{FLOWS}.gaussian", "FAR", NEVER)),
+    "CELLS: 64": constants((LINE,), (CURVE, "CELLS", 64)),
+    "SPREAD: 3 nats": constants((LINE,), (CURVE, "SPREAD", 3.0)),
 }
 
 
@@ -157,33 +179,40 @@ def divergence(posterior: msign.Posterior) -> float:
     return float(np.mean(excess * (1 - np.exp(-excess))))
 
 
+def measured(case: Case, setting: Without, seed: int) -> str:
+    """One fit in words."""
+    problem = case.make()
+    if not setting.inflated:
+        problem = problem.without_inflation()
+    began = time.process_time()
+    try:
+        posterior = msign.fit(
+            problem, case.budget, seed=seed, config=setting.config(case), progress=False
+        )
+    except Exception as error:
+        return f"{type(error).__name__}"
+    seconds = time.process_time() - began
+    ess, j = posterior.certificate().ess_fraction, divergence(posterior)
+    return f"{posterior.nfs:6d} {seconds:3.0f}s {ess:.3f} {j:<7.2g}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("thresholds", nargs="*", metavar="THRESHOLD", help=", ".join(THRESHOLDS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
-    parser.add_argument("--problems", nargs="+", choices=list(PROBLEMS), default=list(PROBLEMS))
+    parser.add_argument("--problems", nargs="+", choices=list(CASES), default=list(CASES))
     options = parser.parse_args()
     for name in options.thresholds:
         if name not in THRESHOLDS:
             parser.error(f"THRESHOLD must be one of {', '.join(THRESHOLDS)}, got {name!r}")
-    print(f"{'threshold':32s}" + "".join(f"{p:>52s}" for p in options.problems), flush=True)
     for name in options.thresholds or THRESHOLDS:
-        setting, cells = THRESHOLDS[name], []
+        setting = THRESHOLDS[name]
         with setting.applied():
             for which in options.problems:
-                make, budget = PROBLEMS[which]
-                if not setting.concerns(which in EMULATED):
-                    cells.append("")
-                    continue
-                config, found = setting.config(which in EMULATED), []
-                for seed in options.seeds:
-                    began = time.process_time()
-                    posterior = msign.fit(make(), budget, seed=seed, config=config, progress=False)
-                    seconds = time.process_time() - began
-                    ess = posterior.certificate().ess_fraction
-                    found.append((posterior.nfs, seconds, ess, divergence(posterior)))
-                cells.append(" | ".join(f"{n} {t:.0f}s {e:.3f} {j:.2g}" for n, t, e, j in found))
-        print(f"{name:32s}" + "".join(f"{c:>52s}" for c in cells), flush=True)
+                case = CASES[which]
+                if case.kind in setting.kinds:
+                    found = [measured(case, setting, seed) for seed in options.seeds]
+                    print(f"{name:32s} {which:11s} " + " | ".join(found), flush=True)
 
 
 if __name__ == "__main__":

@@ -40,6 +40,7 @@ ROWS = {
         lambda: rich.exp_in_every_cell(8, black_box=True), 100_000, "ESS 0.3"
     ),
     "Cox": Row(rich.cox_process, 400_000, "ESS 0.1"),
+    "two signs": Row(rich.products_in_every_cell, 400_000, "ESS 0.1, 0.73 : 0.27"),
     "elliptic at points": Row(rich.elliptic_at_points, 500_000, "ESS 0.05"),
     "linear 64x64": Row(rich.linear_in_every_cell, 30_000, "J 0.01, 60 s"),
     "elliptic hard": Row(lambda: msign.problems.elliptic(hard=True), 500_000, "ESS 0.2, 0.5:0.5"),

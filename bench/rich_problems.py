@@ -29,6 +29,31 @@ def exp_in_every_cell(size: int = 32, noise: float = 0.2, black_box: bool = Fals
     )
 
 
+def products_in_every_cell(size: int = 32, noise: float = 0.2):
+    """Each cell times the mean of all, which a change of sign leaves as it is, and the mean itself.
+
+    The mean m is observed as 1 with noise 2, so that the odds of the two signs are exp(m / 2): 2.7
+    for a mean of two, which the products say to a hundredth.
+    """
+    prior = msign.LaplacePrior((size, size), alpha=0.5, beta=6.0)
+    truth = np.asarray(prior.sample(jax.random.key(TRUTH), 1)[0])
+    truth = truth + 2 - truth.mean()
+    products = truth * truth.mean() + noise * np.random.default_rng(1).normal(size=truth.shape)
+
+    def forward(x):
+        mean = x.mean((1, 2), keepdims=True)
+        return jnp.concatenate([(x * mean).reshape(len(x), -1), mean[:, 0]], 1)
+
+    return msign.InverseProblem(
+        prior,
+        forward,
+        np.append(products.reshape(-1), 1.0),
+        np.append(np.full(size**2, noise), 2.0),
+        truth=truth,
+        name="products in every cell",
+    )
+
+
 def linear_in_every_cell(size: int = 64, noise: float = 0.2):
     """Data x + noise in every cell."""
     prior = msign.LaplacePrior((size, size), alpha=0.5, beta=6.0)

@@ -38,6 +38,7 @@ from msign.bijections.polynomials import Polynomials, Terms
 from msign.inference import Combined, Emulator, Fresh, Glow, Informed, Pool
 from msign.inference.flows import FlowKind, SplitGlow
 from msign.inference.flows.directions import align
+from msign.inference.flows.modes import gaussian_modes
 from msign.inference.methods import Method
 from msign.inference.methods.objectives import CentredJeffreys, PathwiseJeffreys, ScoreJeffreys
 from msign.lattice import Lattice
@@ -167,6 +168,13 @@ def conditional() -> ConditionalGaussian:
     return ConditionalGaussian(functions, seen, shifts, slopes + slopes.mT, positive(2))
 
 
+def modes(dim: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Means and matrices of three Gaussians, apart by several standard deviations."""
+    rng = np.random.default_rng(seeded(9))
+    away = [np.zeros(dim), np.full(dim, 3.0), np.arange(dim) - 5.0]
+    return [(mean, np.eye(dim) + 0.2 * rng.normal(size=(dim, dim))) for mean in away]
+
+
 def cell_flow() -> CellFlow:
     prior = PRIORS["Laplace mean"]()
     return CellFlow(prior, gaussian(prior.lattice.dim))
@@ -223,6 +231,7 @@ BIJECTIONS: dict[str, Case] = {
     ),
     "InformedFlow carried": Case(carried_flow, identity=False, masked=True),
     "GaussianMap": fixed(lambda: gaussian(5)),
+    "GaussianModes": fixed(lambda: gaussian_modes(modes(4), np.array([1.0, 2.0, 1.5]))),
     "CellMap": Case(lambda: CellMap(FIELD, positive(4, 4))),
     "CellFlow": Case(cell_flow, identity=False),
     "ConditionalGaussian": fixed(conditional),

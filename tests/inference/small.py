@@ -130,7 +130,7 @@ def start_at(
 ) -> MsIGN:
     """The network with F_l as a stage starts it."""
     key = jr.key(seeded(seed))
-    given = Start(network, scale, Simulator(problem), allowance, train, key)
+    given = Start(network, scale, Simulator(problem), allowance, train, 1e-3, key)
     return network.with_flow(scale, kind.start(given))
 
 

@@ -72,8 +72,9 @@ def test_nothing_to_say_of_an_ordinary_problem():
 def test_a_first_stage_far_off_for_lack_of_simulations():
     def told(jeffreys, affordable=False):
         simulator = types.SimpleNamespace(budget=3000)
-        stage = types.SimpleNamespace(scale=1, rounds=9, round_size=200, simulator=simulator,
-                                      affords=lambda _: affordable)  # fmt: skip
+        stage = types.SimpleNamespace(scale=1, round_size=200, simulator=simulator,
+                                      affords=lambda _: affordable,
+                                      is_over=lambda _: not affordable)  # fmt: skip
         return about_means(stage, [{"jeffreys": j, "temperature": 1.0} for j in jeffreys])
 
     # Half of what is left, in logarithms, after two rounds: two more rounds of two would do.

@@ -41,7 +41,7 @@ def config_of(method: str = "Pool", flow: str = "Informed", rounds: int = 3) -> 
         round_size=150,
         rounds=rounds,
         tolerance=1e-9,
-        coarse_tolerance=1e-9,
+        bridge_ess=1 - 1e-9,
         patience=9,
     )
 

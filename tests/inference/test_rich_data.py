@@ -137,7 +137,7 @@ def test_a_derivative_is_not_needed_on_a_small_lattice(posterior):
 
 def test_cellwise_flows_say_what_they_need():
     with pytest.raises(ValueError, match="without a derivative: at most 8"):
-        flow = Cellwise(largest_without_derivative=8)
+        flow = Cellwise(largest=45)  # terms of a quadratic in eight variables
         msign.fit(black_box(), 10_000, progress=False, config=FitConfig(flow=flow))
     with pytest.raises(ValueError, match="no derivative"):
         msign.fit(black_box(), 10_000, progress=False, config=FitConfig(method="cells"))

@@ -43,6 +43,7 @@ def test_no_time_left_without_ground_for_it():
     # Slowest of the rounds that did not compile: 2 s. Rounds: 13 more, or 600 / 100 by the budget.
     assert most_left(rounds, 16, 10_000, 1.0) == pytest.approx(2 * 14)
     assert most_left(rounds, 16, 1000, 1.0) == pytest.approx(2 * 7)
+    assert most_left(rounds, None, 1000, 1.0) == pytest.approx(2 * 7)
     assert clock(28.4) == "0:00:28"
 
 

@@ -588,16 +588,16 @@ def test_a_function_is_bound_once():
 
 def test_errors_flatten_as_added_noise_does_and_extrapolate_along_a_line():
     rng = np.random.default_rng(seeded(5))
-    seen, weights, errors = rng.normal(size=(50, M)), np.full(50, 1 / 50), np.linspace(0, 2, M)
+    seen, errors = rng.normal(size=(50, M)), np.linspace(0, 2, M)
     # In the Gaussian case the power is exactly what adding the error to the noise does.
     heavy = likelihoods.StudentT(1.0, 1e9).restricted(Layout((M,))).given(VALUES)
     f = np.clip(rng.normal(size=(4, M)), seen.min(0), seen.max(0))
-    _, flat = heavy.with_error(seen, weights, np.diag(errors))
+    _, flat = heavy.with_error(seen, np.diag(errors))
     np.testing.assert_allclose(flat.terms(f).sum(1), (-0.5 * f**2 / (1 + errors)).sum(1), rtol=1e-6)
-    whiten, normal = bound("Gaussian").with_error(seen, weights, np.diag(errors))
+    whiten, normal = bound("Gaussian").with_error(seen, np.diag(errors))
     np.testing.assert_allclose(normal.terms(f @ whiten.T).sum(1), flat.terms(f).sum(1), rtol=1e-6)
     for name in ("Poisson", "Bernoulli", "StudentT each"):
-        _, flat = bound(name).with_error(seen, weights, np.diag(errors))
+        _, flat = bound(name).with_error(seen, np.diag(errors))
         for far in (f, 3 * f, f - 5, f + 5):
             ends = [flat.terms(far + a * 1e-6).sum(1) for a in (1, -1)]
             slope = (ends[0] - ends[1]) / 2e-6
@@ -610,6 +610,6 @@ def test_a_density_of_all_data_together_is_flattened_by_one_power():
     together = with_log_prob(lambda p, y: jnp.sum(jax.scipy.stats.norm.logpdf(y, p, 0.5)))
     own = FromDistribution(together).restricted(Layout((M,))).given(VALUES)
     seen = predictions(50)
-    _, flat = own.with_error(seen, np.full(50, 1 / 50), np.full((M, M), 0.25))
+    _, flat = own.with_error(seen, np.full((M, M), 0.25))
     assert flat.power.shape == (1,)
     np.testing.assert_allclose(flat.power, 0.5, rtol=1e-6)  # information four, error a quarter

@@ -6,6 +6,7 @@ from msign.bijections.conditional import ConditionalGaussian
 from msign.bijections.coupling import AffineCoupling
 from msign.bijections.dense import DenseCoupling
 from msign.bijections.glow import GlowBlock, GlowConfig, glow_flow, glow_stack, start_from_data
+from msign.bijections.modes import GaussianModes
 from msign.bijections.plane import PlaneMap
 from msign.bijections.spline import SplineMap
 from msign.bijections.squeeze import Squeezed, squeeze_window, squeezed_shape
@@ -27,6 +28,7 @@ __all__ = [
     "ConditionalGaussian",
     "DenseCoupling",
     "GaussianMap",
+    "GaussianModes",
     "GlowBlock",
     "GlowConfig",
     "InformedConfig",

@@ -15,6 +15,7 @@ from flowjax.bijections import AbstractBijection
 from jaxtyping import Array, ArrayLike
 
 from msign.bijections.channels import bounded
+from msign.bijections.modes import GaussianModes
 from msign.noise import on_device
 from msign.priors import Prior
 
@@ -60,10 +61,30 @@ class GaussianMap(AbstractBijection):
     def inverse_and_log_det(self, y: Array, condition: Array | None = None) -> tuple[Array, Array]:
         return _product(self.inverted, y - self.shift), -self.log_det
 
-    def after(self, matrix: np.ndarray, shift: np.ndarray) -> "GaussianMap":
-        """The map behind another: of A' x + b'."""
-        own, at = (np.asarray(paramax.unwrap(a), np.float64) for a in (self.matrix, self.shift))
-        return GaussianMap(own @ matrix, own @ shift + at)
+    @property
+    def shares(self) -> np.ndarray:
+        """Mass of each Gaussian."""
+        return np.ones(1)
+
+    @property
+    def modes(self) -> int:
+        """Number of Gaussians: one, where `GaussianModes` has several."""
+        return 1
+
+    def gaussians(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Its mean b and its matrix A, in double precision."""
+        matrix, shift = (
+            np.asarray(paramax.unwrap(a), np.float64) for a in (self.matrix, self.shift)
+        )
+        return [(shift, matrix)]
+
+    def local(self, z: Array) -> tuple[Array, Array, Array]:
+        """The mode that noise leads to, its noise there, and the derivative of this noise."""
+        return jnp.zeros((), int), z, jnp.ones((), z.dtype)
+
+    def opposite(self, z: Array) -> Array:
+        """Noise that leads to the other side of the mean."""
+        return -z
 
 
 class CellMap(AbstractBijection):
@@ -131,10 +152,10 @@ class CellFlow(AbstractBijection):
     shape: tuple[int, ...]
     cond_shape: None
     prior: Prior
-    gaussian: GaussianMap
+    gaussian: GaussianMap | GaussianModes
     cells: CellMap
 
-    def __init__(self, prior: Prior, gaussian: GaussianMap):
+    def __init__(self, prior: Prior, gaussian: GaussianMap | GaussianModes):
         if gaussian.shape != (prior.lattice.dim,):
             raise ValueError(
                 f"gaussian must have shape {(prior.lattice.dim,)}, got {gaussian.shape}"
@@ -143,7 +164,7 @@ class CellFlow(AbstractBijection):
         self.cond_shape = None
         self.prior = paramax.non_trainable(prior)
         self.gaussian = gaussian
-        self.cells = CellMap(*_moments(prior, *paramax.unwrap((gaussian.matrix, gaussian.shift))))
+        self.cells = CellMap(*_moments(prior, gaussian))
 
     def transform_and_log_det(
         self, x: Array, condition: Array | None = None
@@ -157,13 +178,27 @@ class CellFlow(AbstractBijection):
         x, linear = self.gaussian.inverse_and_log_det(self.prior.whiten(field))
         return x, linear + bent
 
-    def behind(self, matrix: np.ndarray, shift: np.ndarray) -> "CellFlow":
-        """The flow with noise that goes through A' x + b' first."""
-        return eqx.tree_at(lambda f: f.gaussian, self, self.gaussian.after(matrix, shift))
+    def with_gaussian(self, gaussian: GaussianMap | GaussianModes) -> "CellFlow":
+        """The flow with another map of whitened coordinates before that of the cells."""
+        return eqx.tree_at(lambda f: f.gaussian, self, gaussian)
+
+
+def _moments(prior: Prior, gaussian: GaussianMap | GaussianModes) -> tuple[Array, Array]:
+    """Means and standard deviations of the cells of what a map makes of noise."""
+    parts = [
+        _moments_of_one(prior, on_device(matrix), on_device(shift))
+        for shift, matrix in gaussian.gaussians()
+    ]
+    shares = np.asarray(paramax.unwrap(gaussian.shares))
+    centre = sum(p * mean for p, (mean, _) in zip(shares, parts, strict=True))
+    squares = sum(
+        p * (std**2 + (mean - centre) ** 2) for p, (mean, std) in zip(shares, parts, strict=True)
+    )
+    return jnp.asarray(centre), jnp.sqrt(squares)
 
 
 @eqx.filter_jit
-def _moments(prior: Prior, matrix: Array, shift: Array) -> tuple[Array, Array]:
+def _moments_of_one(prior: Prior, matrix: Array, shift: Array) -> tuple[Array, Array]:
     """Means and standard deviations of the cells of a Gaussian field A z + b."""
     centre = prior.unwhiten(shift)
     columns = jax.vmap(lambda column: prior.unwhiten(column))(matrix.T) - prior.unwhiten(0 * shift)

@@ -107,9 +107,9 @@ def about_means(stage: Stage, rounds: list[dict[str, Any]]) -> str | None:
     the run goes on: afterwards its certificate knows better (`remedies`).
     """
     last, count = rounds[-1], len(rounds)
-    lacks_rounds, lacks_budget = count >= stage.rounds, not stage.affords(stage.round_size)
+    lacks_budget = not stage.affords(stage.round_size)
     factor = factor_needed(rounds, USABLE)
-    if factor is None or not (lacks_rounds or lacks_budget):
+    if factor is None or not stage.is_over(count):
         return None
     what = f"J is {last['jeffreys']:.2g} after stage {stage.scale}"
     if last["temperature"] < 1:

@@ -36,21 +36,20 @@ class FitConfig:
         train: `all` flows up to the stage's scale, or only the `last` one.
         single_stage: Train the finest scale at once, from the prior (ablation "-S").
         conditioning: `exact` prior conditioning, or `nearest` (ablation "SNN"; not informed flows).
-        rounds: Most rounds of a stage (a round: draw, simulate, update).
+        rounds: Most rounds of a stage (a round: draw, simulate, update); None: as many as its share
+            of the budget allows.
         round_size: Fields drawn per round; None: an eighth of an equal share of the budget, between
             200 and 4000; at the finest scale of its own share, up to as many as the certificate,
             but there a pool begins with as many as elsewhere, and doubles them.
-        bridge_ess: Temper the target of pools and fresh fields until its weights are worth this
-            fraction of a round; emulators need no bridge.
+        bridge_ess: Fraction of its fields that the weights of a model must be worth to lead on: the
+            target of pools and fresh fields is tempered until they are (emulators need no bridge),
+            and a coarser stage, a stepping stone, ends when its divergence says that they are.
         tolerance: The finest stage ends when its held-out Jeffreys estimate is below this.
-        coarse_tolerance: Coarser stages are stepping stones: each ends when its estimate is below
-            this for each variable, and below log 2, where weights are worth half of the fields. Of
-            flows of whole fields, whose steps take longer at each finer scale, it has to be below
-            half of `tolerance` instead, or where the stage before ended: what cheaper steps could
-            not learn is not tried again.
         share: Part of what is left of the budget that a stage with finer ones behind it may use,
-            and never less than an equal share; None: a half for flows of whole fields, whose
-            coarse stages learn most, else 0.
+            and never less than an equal share; None: a half for flows of whole fields, whose steps
+            take longer at each finer scale, else 0. Where it is not 0, a coarse stage ends when its
+            estimate is below half of `tolerance`, or where the stage before ended: what cheaper
+            steps could not learn is not tried again.
         patience: A stage ends after more rounds than this without improvement; n of them in all
             divide the learning rate by n + 1.
         go_back: Whether a stage goes on from its best model after an update that made it worse.
@@ -65,11 +64,10 @@ class FitConfig:
     train: str = "all"
     single_stage: bool = False
     conditioning: str = "exact"
-    rounds: int = 16
+    rounds: int | None = None
     round_size: int | None = None
-    bridge_ess: float = 0.25
+    bridge_ess: float = 0.5
     tolerance: float = 1e-3
-    coarse_tolerance: float = 1e-2
     share: float | None = None
     patience: int = 3
     go_back: bool = True
@@ -85,16 +83,16 @@ class FitConfig:
         if self.conditioning == "nearest" and self.kind.needs_exact_conditioning:
             kind = type(self.kind).__name__
             raise ValueError(f"conditioning must be 'exact' with flow={kind}, got 'nearest'")
-        for name in ("rounds", "patience", "checkpoint_rounds"):
+        for name in ("patience", "checkpoint_rounds"):
             checks.integer(name, getattr(self, name), 1)
-        if self.steps is not None:
-            checks.integer("steps", self.steps, 1)
+        for name in ("rounds", "steps"):
+            if getattr(self, name) is not None:
+                checks.integer(name, getattr(self, name), 1)
         for name in ("round_size", "certificate"):
             if getattr(self, name) is not None:
                 checks.integer(name, getattr(self, name), 16)
-        for name in ("tolerance", "coarse_tolerance"):
-            checks.positive(name, getattr(self, name))
-        if self.share is not None and not 0 <= checks.finite("share", self.share) < 1:
+        checks.positive("tolerance", self.tolerance)
+        if not 0 <= checks.finite("share", self.coarse_share) < 1:
             raise ValueError(f"share must be in [0, 1), got {self.share!r}")
         if not 0 < checks.finite("bridge_ess", self.bridge_ess) < 1:
             raise ValueError(f"bridge_ess must be in (0, 1), got {self.bridge_ess!r}")
@@ -162,25 +160,30 @@ class FitConfig:
         """Fields of a round of a stage that has a share of the budget."""
         return self.round_size or int(np.clip(share // 8, 200, most))
 
+    @property
+    def coarse_share(self) -> float:
+        """Part of what is left of the budget that a coarse stage may use; 0: an equal share."""
+        if self.share is not None:
+            return self.share
+        return WHOLE_FIELDS if self.kind.whole_fields else 0.0
+
     def share_of(self, left: int, stages: int, least: int) -> int:
         """Simulations that the next of `stages` stages may use, of those that are left.
 
         What it has beyond an equal share leaves twice the `least` to each of the others.
         """
-        part = WHOLE_FIELDS if self.kind.whole_fields else 0.0
-        part = part if self.share is None else self.share
-        more = min(int(part * left), left - 2 * least * (stages - 1))
+        more = min(int(self.coarse_share * left), left - 2 * least * (stages - 1))
         return left if stages == 1 else max(left // stages, more)
 
-    def stepping_stone(self, variables: int, before: float = 0.0) -> float:
+    def stepping_stone(self, before: float = 0.0) -> float:
         """Divergence at which the model of a coarser stage is good enough for the next.
 
         Log-normal weights of divergence J are worth exp(-J) of the fields. `before` is that with
         which the stage before ended.
         """
-        if self.kind.whole_fields:
+        if self.coarse_share:
             return max(INHERITED * self.tolerance, NOT_WORSE * before)
-        return min(self.coarse_tolerance * variables, np.log(2))
+        return max(self.tolerance, -np.log(self.bridge_ess))
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON values."""

@@ -90,7 +90,8 @@ def start_stage(run: Run, network: MsIGN, scale: int) -> tuple[MsIGN, Stage]:
     key = jr.fold_in(run.key, scale)
     least = config.kind.least_allowance(network.lattices[scale - 1].dim)
     allowance = max(0, min(max((limit - begin) // 3, least), limit - begin - size))
-    given = Start(network, scale, simulator, allowance, config.train, jr.fold_in(key, 10**6))
+    options = config.train, config.tolerance
+    given = Start(network, scale, simulator, allowance, *options, jr.fold_in(key, 10**6))
     network = network.with_flow(scale, config.kind.start(given))
     if scale == run.problem.scales:
         variables = network.variables(scale)
@@ -104,5 +105,6 @@ def finished(run: Run, network: MsIGN) -> MsIGN:
     run.doing("looking beyond")
     allowance = simulator.left - run.certificate_size
     key = jr.fold_in(jr.fold_in(run.key, scale), 10**6 + 2)
-    given = Start(network, scale, simulator, allowance, run.config.train, key)
+    options = run.config.train, run.config.tolerance
+    given = Start(network, scale, simulator, allowance, *options, key)
     return network.with_flow(scale, run.config.kind.finish(given))

@@ -32,11 +32,10 @@ def as_in_paper(problem: str) -> FitConfig:
         flow=Glow(glow),
         method=method,
         round_size=LOOK,
-        rounds=NEVER,
         patience=NEVER,
         go_back=False,
         tolerance=1 / NEVER,
-        coarse_tolerance=1 / NEVER,
+        bridge_ess=1 - 1 / NEVER,
         share=0.0,
     )
 

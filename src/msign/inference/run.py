@@ -1,7 +1,9 @@
 """What hangs on a fit beside the mathematics: budget shares, files, progress, records, resuming."""
 
+import dataclasses
 import os
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import equinox as eqx
@@ -176,7 +178,7 @@ class Run:
             rounds=config.rounds,
             learning_rate=config.kind.learning_rate(network, scale, config.train),
             bridge_ess=config.bridge_ess,
-            tolerance=config.tolerance if finest else config.stepping_stone(start.size, before),
+            tolerance=config.tolerance if finest else config.stepping_stone(before),
             key=jr.fold_in(self.key, scale),
         )
 
@@ -215,13 +217,13 @@ class Run:
         self.records.append({**record, "seconds": round(self.seconds, 3)})
         self._show(stage, state, record)
         if self.files is not None and state.round % self.config.checkpoint_rounds == 0:
-            small = _small(state)
+            small, pool = _small(state), getattr(state.memory, "pool", None)
             description = {
                 "scale": stage.scale,
                 "flows": describe_flows(network, self.config.kind),
                 "stage": {"begin": stage.begin, "limit": stage.limit, "size": stage.round_size},
                 "assessed": len(state.log_weights),
-                "proposals": len(getattr(state.memory, "proposals", ())),
+                "proposals": [] if pool is None else [int(n) for n in pool.counts],
                 **self._progress(),
             }
             self.files.save_checkpoint(small, network, description)
@@ -386,14 +388,17 @@ class Run:
         self.seconds_before, self.began = saved["seconds"], time.monotonic()
 
 
-def _small(state: StageState, proposals: int | None = None) -> StageState:
+def _small(state: StageState, proposals: Sequence[int] = ()) -> StageState:
     """The state with its models' flows alone, without their place in the field, for files.
 
-    With room for a number of `proposals` in the memory of a method that keeps them.
+    With room for so many fields of each of the `proposals` in the memory of a method with a pool.
     """
     if proposals:
         own = split_trainable(state.model.alone)[0]
-        state = eqx.tree_at(lambda t: t.memory.proposals, state, [own] * proposals)
+        memory: Any = state.memory
+        pool = memory.pool.shaped(sum(proposals), len(proposals))
+        memory = dataclasses.replace(memory, proposals=[own] * len(proposals), pool=pool)
+        state = dataclasses.replace(state, memory=memory)
     models = state.model.alone, state.best.alone
     return eqx.tree_at(lambda t: (t.model, t.best), state, models)
 

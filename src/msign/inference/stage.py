@@ -38,7 +38,8 @@ class StageState(eqx.Module):
         divergence: Held-out estimate of `best`.
         khat: Pareto shape of the weights of `best`.
         round: Rounds done.
-        stale: Rounds since the last improvement.
+        progress: Divergence at the last progress, from which further progress counts.
+        stale: Rounds since then.
         rate: Factor on the learning rate: 1, 1/2, 1/3, ... after rounds without progress.
         done: Whether nothing is left to do.
     """
@@ -51,6 +52,7 @@ class StageState(eqx.Module):
     divergence: float
     khat: float
     round: int
+    progress: float
     stale: int
     rate: float
     done: bool
@@ -67,6 +69,7 @@ def initial_state(stage: Stage, method: Method, assessed: int = 0) -> StageState
         divergence=np.inf,
         khat=np.inf,
         round=0,
+        progress=np.inf,
         stale=0,
         rate=1.0,
         done=False,
@@ -148,11 +151,13 @@ def _assess(
     bridging: bool,
 ) -> StageState:
     """The state with its best model, that of the lowest divergence, and whether it is done."""
-    old, new = state.divergence, float(np.nan_to_num(report.divergence, nan=np.inf))
-    gain = old - new if np.isfinite(old) else np.inf
-    much = gain > max(PROGRESS * new, report.jeffreys_stderr)
-    state = _with(state, stale=0 if much or bridging else state.stale + 1)
-    if new < old or state.round == 0:
+    new = float(np.nan_to_num(report.divergence, nan=np.inf))
+    gain = state.progress - new if np.isfinite(state.progress) else np.inf
+    if gain > max(PROGRESS * new, report.jeffreys_stderr):
+        state = _with(state, progress=new, stale=0)
+    else:
+        state = _with(state, stale=0 if bridging else state.stale + 1)
+    if new < state.divergence or state.round == 0:
         state = _with(
             state,
             best=state.model,
@@ -171,11 +176,7 @@ def _is_good(stage: Stage, report: WeightReport) -> bool:
 
 def _is_spent(stage: Stage, state: StageState, config: FitConfig) -> bool:
     """Whether no means are left to make the model better."""
-    return (
-        state.stale > config.patience
-        or state.round + 1 >= stage.rounds
-        or not stage.affords(stage.round_size)
-    )
+    return state.stale > config.patience or stage.is_over(state.round + 1)
 
 
 def _is_worse(state: StageState, report: WeightReport, log_weights: np.ndarray) -> bool:

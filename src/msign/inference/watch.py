@@ -130,7 +130,9 @@ def clock(seconds: float) -> str:
     return str(datetime.timedelta(seconds=round(seconds)))
 
 
-def most_left(rounds: list[dict[str, Any]], most: int, limit: int, after: float) -> float | None:
+def most_left(
+    rounds: list[dict[str, Any]], most: int | None, limit: int, after: float
+) -> float | None:
     """The longest that the last stage may go on, in seconds; None while there is no ground for it.
 
     It may end sooner, when its model is good enough. The first round, which compiles, says nothing
@@ -138,7 +140,7 @@ def most_left(rounds: list[dict[str, Any]], most: int, limit: int, after: float)
 
     Args:
         rounds: Records of its rounds so far.
-        most: Rounds that it may have.
+        most: Rounds that it may have; None: as many as the limit allows.
         limit: Count of simulations that it must not exceed.
         after: Fields simulated after it, in rounds.
     """
@@ -147,5 +149,7 @@ def most_left(rounds: list[dict[str, Any]], most: int, limit: int, after: float)
     recent = list(itertools.pairwise(rounds[-1 - RECENT :]))
     seconds = max(b["seconds"] - a["seconds"] for a, b in recent)
     spent = max(1, min(b["nfs"] - a["nfs"] for a, b in recent))
-    more = max(0, min(most - len(rounds), (limit - rounds[-1]["nfs"]) // spent))
-    return seconds * (more + after)
+    more = (limit - rounds[-1]["nfs"]) // spent
+    if most is not None:
+        more = min(more, most - len(rounds))
+    return seconds * (max(0, more) + after)

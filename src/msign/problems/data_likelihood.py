@@ -117,19 +117,18 @@ class DataLikelihood(eqx.Module):
         """
 
     def with_error(
-        self, features: np.ndarray, weights: np.ndarray, covariance: np.ndarray
+        self, features: np.ndarray, covariance: np.ndarray
     ) -> tuple[np.ndarray, "DataLikelihood"]:
         """For features of an emulator, which have errors: a flatter likelihood.
 
         Args:
             features: Of simulated fields `(n, m)`.
-            weights: How much each of them matters, of sum one `(n,)`.
             covariance: Of the errors `(m, m)`.
 
         Returns:
             A matrix `(m, m)` by which to multiply features, and their likelihood then.
         """
-        return np.eye(features.shape[1]), flattened(self, features, weights, covariance)
+        return np.eye(features.shape[1]), flattened(self, features, covariance)
 
     def log_likelihood(self, features: Any) -> Any:
         """Of fields by their features `(...)`."""
@@ -153,7 +152,7 @@ class _Normal(DataLikelihood):
         return features.__array_namespace__().ones_like(features)
 
     def with_error(
-        self, features: np.ndarray, weights: np.ndarray, covariance: np.ndarray
+        self, features: np.ndarray, covariance: np.ndarray
     ) -> tuple[np.ndarray, DataLikelihood]:
         """Errors of the emulator are added to the noise, which is one."""
         noise = np.eye(len(covariance)) + covariance
@@ -306,19 +305,17 @@ class Flattened(DataLikelihood):
         return self.power * self.inner.information(self._within(features))
 
     def with_error(
-        self, features: np.ndarray, weights: np.ndarray, covariance: np.ndarray
+        self, features: np.ndarray, covariance: np.ndarray
     ) -> tuple[np.ndarray, DataLikelihood]:
-        return self.inner.with_error(features, weights, covariance)
+        return self.inner.with_error(features, covariance)
 
     def _within(self, features: Any) -> Any:
         return features.__array_namespace__().clip(features, self.low, self.high)
 
 
-def flattened(
-    inner: DataLikelihood, features: np.ndarray, weights: np.ndarray, covariance: np.ndarray
-) -> Flattened:
-    """A likelihood for features with errors, from simulated ones `(n, m)` and their weights."""
-    information = weights @ np.asarray(inner.information(features), np.float64)
+def flattened(inner: DataLikelihood, features: np.ndarray, covariance: np.ndarray) -> Flattened:
+    """A likelihood for features with errors, from simulated ones `(n, m)`."""
+    information = np.mean(np.asarray(inner.information(features), np.float64), 0)
     power = 1 / (1 + np.diag(covariance) * information)
     if np.shape(inner.terms(features[:1]))[-1] != len(power):  # one term for all observations
         power = np.average(power, weights=information + 1e-30, keepdims=True)

@@ -14,11 +14,7 @@ BINS = 60
 SHOWN_RANGE = 40.0  # nats of log-weights that are shown
 
 
-def learning_curve(
-    records: Sequence[dict[str, Any]],
-    stages: Sequence[dict[str, Any]],
-    config: FitConfig,
-) -> Figure:
+def learning_curve(records: Sequence[dict[str, Any]], config: FitConfig) -> Figure:
     """Held-out divergence of every round against simulations used, and what each stage aims at."""
     figure = new_figure(height=3.2)
     axes = figure.subplots()
@@ -26,8 +22,7 @@ def learning_curve(
     begins = [min(r["nfs"] for r in records if r["scale"] == scale) for scale in scales]
     end = max(r["nfs"] for r in records)
     ends = [*begins[1:], end + (end == begins[-1]) * max(1, end // 20)]  # of one round: a little
-    sizes = {s["scale"]: s["variables"] for s in stages}
-    left = {s["scale"] + 1: s["jeffreys"] for s in stages}
+    before = 0.0
     for scale, begin, until in zip(scales, begins, ends, strict=True):
         rows = [r for r in records if r["scale"] == scale]
         x = np.array([r["nfs"] for r in rows], float)
@@ -38,7 +33,8 @@ def learning_curve(
         axes.plot(x[finite], shown, "o-", ms=3.5, lw=1.3, color=ACCENT, label=label)
         aim = config.tolerance
         if scale != scales[-1]:
-            aim = config.stepping_stone(sizes.get(scale, 1), left.get(scale, 0.0))
+            aim = config.stepping_stone(before)
+        before = float(np.min(y[finite], initial=np.inf))
         label = "good enough for the stage" if scale == scales[0] else None
         axes.plot([begin, until], [aim, aim], "--", lw=1.1, color=ALERT, label=label)
         first = scale == scales[0]

@@ -51,7 +51,7 @@ def all_figures(contents: Contents) -> dict[str, Figure]:
     log_weights = posterior.certificates[posterior.scale].log_weights
     found["weights"] = weights_figure(log_weights, contents.summary["log_evidence"])
     if posterior.records:
-        curve = learning_curve(posterior.records, posterior.stages, posterior.config)
+        curve = learning_curve(posterior.records, posterior.config)
         found["learning_curve"] = curve
     return found
 

@@ -10,7 +10,7 @@ import scipy.linalg
 
 from helpers import seeded
 from msign.bijections.polynomials import Terms
-from msign.inference.methods.polynomial import fit_polynomial, tempered
+from msign.inference.methods.polynomial import fit_polynomial
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -29,7 +29,7 @@ def test_polynomial_map_is_emulated_exactly():
     """Up to single precision and a ridge, of variables of very different spread."""
     drawn = rng(0).normal(size=(450, 3)) * [1, 0.01, 5] + [0, 3, -1]
     s, fresh = drawn[:400], drawn[400:]
-    emulator = fit_polynomial(s, cubic_map(s), np.zeros(400))
+    emulator = fit_polynomial(s, cubic_map(s))
     residual = jax.vmap(emulator.features)(jnp.asarray(fresh))
     scale = np.abs(cubic_map(s)).max()
     np.testing.assert_allclose(residual, cubic_map(fresh), rtol=0, atol=1e-4 * scale)
@@ -43,7 +43,7 @@ def test_what_is_not_emulated_widens_the_noise():
     """Residual s + e, e normal of variance 3 from other directions: the marginal has 1 + 3."""
     n, draw = 20_000, rng(1).normal
     s = draw(size=(n, 1))
-    emulator = fit_polynomial(s, s + np.sqrt(3) * draw(size=(n, 1)), np.zeros(n))
+    emulator = fit_polynomial(s, s + np.sqrt(3) * draw(size=(n, 1)))
     value, _ = jax.vmap(emulator.log_likelihood)(jnp.asarray([[0.0], [1.0], [2.0]]))
     # The latest 10,000 fields tell residuals at 2 up to a few hundredths: 2 * 0.03 / 4 each.
     np.testing.assert_allclose(value - value[0], [0, -0.5 / 4, -2 / 4], atol=0.06)
@@ -54,7 +54,7 @@ def test_error_is_not_hidden_by_fitting_as_many_terms_as_fields():
     variances = []
     for seed in range(40):
         s, residual = rng(seed).normal(size=(60, 2)), rng(100 + seed).normal(size=(60, 1))
-        emulator = fit_polynomial(s, residual, np.zeros(60))
+        emulator = fit_polynomial(s, residual)
         # A constant residual r has the emulated log-likelihood -r^2 / (2 (1 + variance)).
         rest = np.asarray(jax.vmap(emulator.features)(jnp.asarray(s)))
         design = Terms.of(2, 12, 20).design((s - s.mean(0)) / s.std(0))
@@ -77,35 +77,13 @@ def test_terms_are_as_many_as_the_fields_can_tell(rank, fields):
     assert len(np.unique(design, axis=1).T) == len(terms)
 
 
-def test_weights_are_tempered_to_their_worth():
-    log_weights = 5 * rng(3).normal(size=1000)
-    w = tempered(log_weights, 200)
-    assert w.sum() == pytest.approx(1)
-    assert 1 / np.sum(w**2) == pytest.approx(200, rel=1e-3)
-    assert np.corrcoef(np.log(w), log_weights)[0, 1] > 0.999
-    even = tempered(0.1 * log_weights, 200)
-    np.testing.assert_allclose(even, np.exp(0.1 * log_weights) / np.exp(0.1 * log_weights).sum())
-
-
-def test_the_fit_is_best_where_the_weights_are():
-    """A map of fourth order, fitted by a cubic: for the sake of a part of it, or of all of it."""
-    s, near = rng(4).uniform(-2, 2, size=(3000, 1)), np.linspace(0.8, 1.2, 9)[:, None]
-    errors = []
-    for log_weights in (np.zeros(3000), -0.5 * ((s[:, 0] - 1) / 0.2) ** 2):
-        # So small a residual that the emulator's own error does not widen the noise much.
-        emulator = fit_polynomial(s, 0.01 * s**4, log_weights, worth=0.05)
-        found = jax.vmap(emulator.features)(jnp.asarray(near))
-        errors.append(np.abs(found - 0.01 * near**4).max())
-    assert errors[1] < 0.2 * errors[0]
-
-
 def test_fields_far_from_all_others_do_not_end_a_fit():
     """Their cubes are a million times those of the others: single precision sees little else."""
     normal = rng(11).normal
     s = np.concatenate([normal(size=(1500, 16)), 200 * normal(size=(12, 16))])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", scipy.linalg.LinAlgWarning)
-        fitted = fit_polynomial(s, s[:, :2] + 1.0, np.zeros(len(s)), cubic=12)
+        fitted = fit_polynomial(s, s[:, :2] + 1.0, cubic=12)
     near = jnp.asarray(normal(size=16))
     np.testing.assert_allclose(
         fitted.features(near), np.asarray(near)[:2] + 1.0, atol=0.5 * np.abs(near).max()

@@ -28,6 +28,7 @@ class Start(NamedTuple):
         simulator: That evaluates fields.
         allowance: Simulations that may be spent on the start.
         train: `all` flows up to the scale are trained, or the `last` one.
+        tolerance: Nats that do not matter: those by which the finest stage may miss.
         key: Random key.
     """
 
@@ -36,6 +37,7 @@ class Start(NamedTuple):
     simulator: Simulator
     allowance: int
     train: str
+    tolerance: float
     key: PRNGKeyArray
 
 

@@ -31,8 +31,7 @@ from msign.problems.simulator import Simulator
 from msign.variables import VALUES_AT_ONCE, Variables, in_pieces
 
 TESTED = 5  # one in so many fields says what a fit is worth, and is not fitted
-RIDGES = (1e-4, 1e-3, 1e-2, 1e-1)  # relative to the mean square of a regressor; the best is kept
-LEAST_PRECISION = 0.5  # of a direction, in units of the prior's
+SHRUNK = 1e-2  # ridge of the regression, relative to the mean square of a regressor
 KEPT = 8 * VALUES_AT_ONCE  # numbers of whole gradients, by which directions are found
 PART = 2048  # rows of regressors at a time
 
@@ -125,11 +124,11 @@ def gaussian_beyond(
         return None
     turn, scales = _mean_precision(seen.rows(slice(cut)))
     turned = seen.in_coordinates(turn, scales)
-    fit = _best(functions, scales, turned.rows(slice(cut)), turned.rows(slice(cut, None)))
+    layer, after = _fitted(
+        functions, scales, turned.rows(slice(cut)), turned.rows(slice(cut, None))
+    )
     before = _nats(seen.g[cut:])
-    if fit is None or fit[1] >= before:
-        return None
-    return Beyond(basis @ turn, fit[0], before, fit[1])
+    return Beyond(basis @ turn, layer, before, after) if after < before else None
 
 
 def _simulated(
@@ -227,29 +226,26 @@ class Regressors(NamedTuple):
 def _mean_precision(fitted: Seen) -> tuple[np.ndarray, np.ndarray]:
     """The principal axes of what t is on average, given s, and its deviations along them.
 
-    From gradients that are regressed on s and t at once, linearly.
+    From gradients that are regressed on s and t at once, linearly. No direction is wider than under
+    the prior.
     """
     n, k = fitted.t.shape
     design = np.concatenate([np.ones((n, 1)), fitted.s, fitted.t], 1).astype(np.float64)
     found = solve_normal(design.T @ design, design.T @ fitted.g.astype(np.float64))[-k:]
     values, turn = np.linalg.eigh(np.eye(k) - 0.5 * (found + found.T))
-    return turn, np.maximum(values, LEAST_PRECISION) ** -0.5
+    return turn, np.maximum(values, 1.0) ** -0.5
 
 
-def _best(
+def _fitted(
     functions: Polynomials, scales: np.ndarray, fitted: Seen, tested: Seen
-) -> tuple[ConditionalGaussian, float] | None:
-    """The fit with the ridge that serves fields best that were not fitted, and what it loses."""
+) -> tuple[ConditionalGaussian, float]:
+    """The layer fitted to some fields, and the nats that it loses by others."""
     (known, seen), (fresh, _) = (_regressors(functions, rows) for rows in (fitted, tested))
     gram, right = known.normal(fitted.g)
-    best = None
-    for ridge in RIDGES:
-        found = solve_normal(gram + ridge * np.diag(np.diag(gram)), right)
-        shifts, matrices = _split(found, known)
-        lost = _nats(tested.g - _predicted(fresh, shifts, matrices))
-        if best is None or lost < best[1]:
-            best = ConditionalGaussian(functions, seen, shifts, matrices, scales), lost
-    return best
+    found = solve_normal(gram + SHRUNK * np.diag(np.diag(gram)), right)
+    shifts, matrices = _split(found, known)
+    lost = _nats(tested.g - _predicted(fresh, shifts, matrices))
+    return ConditionalGaussian(functions, seen, shifts, matrices, scales), lost
 
 
 def _regressors(functions: Polynomials, rows: Seen) -> tuple[Regressors, tuple[Range, Range]]:

@@ -17,7 +17,7 @@ from jaxtyping import Array
 from msign.noise import on_device
 from msign.priors import Prior
 
-ROWS_PER_DIRECTION = 3  # fields that a linear fit needs for each direction
+ROWS_PER_DIRECTION = 3  # fields that least squares need for each coefficient, at the least
 PRECISE = 1e-8  # of the largest eigenvalue: those above it are right to half of all digits
 
 

@@ -4,6 +4,7 @@ All in whitened coordinates u, where the prior is standard normal, and from grad
 log-likelihood alone, so that any problem with a derivative and any likelihood will do.
 """
 
+import itertools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -21,12 +22,11 @@ from msign.problems.simulator import Simulator
 MEMORY = 50  # steps that the quasi-Newton method remembers
 SUFFICIENT = 1e-3  # fraction of the promised descent that a step must bring
 NEARBY = 0.005  # prior standard deviations around a maximum in which its curvature is first seen
-STARTS = 4  # ascents: one from the prior's mean, the others from draws of it
+STARTS = 4  # ascents: from draws of the prior, and from their mirror images in its mean
 ASCENT = 1000  # evaluations of each, at most
-ANEW = 8  # times that ascents begin where nothing could be simulated
 FAR = 100.0  # prior standard deviations from the mean at which an ascent is lost
+DISTINCT = 1.0  # prior standard deviations between two maxima that are not the same
 DAMPED = 30  # Levenberg-Marquardt steps, where there is no derivative
-ENOUGH = 0.1  # nats that are left to gain from any start when it stops
 APART = 0.01  # prior standard deviations between fields whose difference is a derivative
 AT_ONCE = 2048  # rows of a regression that are summed at a time
 
@@ -54,10 +54,12 @@ class Gaussian(NamedTuple):
     Attributes:
         mean: `(d,)`.
         precision: `(d, d)`.
+        log_mass: Log of the posterior's mass below it, a lower bound up to a constant.
     """
 
     mean: np.ndarray
     precision: np.ndarray
+    log_mass: float = 0.0
 
     def root(self) -> np.ndarray:
         """A with A A^T = covariance; no direction is wider than under the prior."""
@@ -133,7 +135,7 @@ def log_density_and_gradient(simulator: Simulator, scale: int) -> Evaluate:
     return evaluate
 
 
-def ascend(evaluate: Evaluate, u: np.ndarray, evaluations: int, tolerance: float = 0.01) -> Maxima:
+def ascend(evaluate: Evaluate, u: np.ndarray, evaluations: int, tolerance: float) -> Maxima:
     """Climb to maxima from all rows of u at once, by a limited-memory quasi-Newton method.
 
     Args:
@@ -216,7 +218,7 @@ def has_linear_gradients(evaluate: Evaluate, dim: int, key: PRNGKeyArray) -> boo
 def exact_gaussian(evaluate: Evaluate, dim: int, key: PRNGKeyArray) -> Gaussian:
     """A posterior that is Gaussian, from gradients at draws of the prior."""
     half = _noise(dim, generator(key))
-    slope, precision = _regressed(evaluate, np.zeros(dim), half, half)
+    slope, precision, _ = _regressed(evaluate, np.zeros(dim), half, half)
     root, _ = inverse_root(symmetric(precision), 1.0)
     return Gaussian(root @ (root.T @ slope), symmetric(precision))
 
@@ -240,15 +242,17 @@ def nearest_gaussian(
     """
     dim, rng = len(mean), generator(key)
     half = _noise(dim, rng)
-    curvature = _regressed(evaluate, mean, half, NEARBY * half)[1] / NEARBY
-    found = Gaussian(mean, symmetric(curvature))
-    root, inverse = inverse_root(found.precision, 1.0)
+    _, curvature, value = _regressed(evaluate, mean, half, NEARBY * half)
+    precision = symmetric(curvature / NEARBY)
+    root, inverse = inverse_root(precision, 1.0)
+    found = Gaussian(mean, precision, value + _log_det(root))
     for k in range(1, max(1, min(iterations, allowance // _rows(dim)))):
         half = _noise(dim, rng)
-        slope, curvature = _regressed(evaluate, found.mean, half, half @ root.T)
+        slope, curvature, value = _regressed(evaluate, found.mean, half, half @ root.T)
         share = 1.0 / k  # what was seen at the maximum alone is forgotten
-        precision = symmetric(inverse.T @ curvature)
-        found = found._replace(precision=(1 - share) * found.precision + share * precision)
+        precision = (1 - share) * found.precision + share * symmetric(inverse.T @ curvature)
+        bound = value + 0.5 * np.mean(np.sum(half**2, 1)) + _log_det(root)
+        found = found._replace(precision=precision, log_mass=float(bound))
         root, inverse = inverse_root(found.precision, 1.0)
         found = found._replace(mean=found.mean + share * (root @ (root.T @ slope)))
     return found
@@ -261,43 +265,69 @@ def _noise(dim: int, rng: np.random.Generator) -> np.ndarray:
 
 def _regressed(
     evaluate: Evaluate, mean: np.ndarray, half: np.ndarray, steps: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Mean gradient, and minus the gradients' derivative by the noise, of fields mean +- steps."""
+) -> tuple[np.ndarray, np.ndarray, float]:
+    """Of fields mean +- steps: mean gradient, minus the gradients' derivative by the noise, mean.
+
+    The last is that of the log-densities, of fields that could be simulated.
+    """
     seen = Regression(len(mean))
-    gradients = evaluate(np.concatenate([mean + steps, mean - steps]))[1]
+    values, gradients = evaluate(np.concatenate([mean + steps, mean - steps]))
     seen.add(half, *np.split(gradients, 2))
-    return seen.solved()
+    finite = values[np.isfinite(values)]
+    return *seen.solved(), float(finite.mean()) if len(finite) else -np.inf
 
 
-def find_gaussian(simulator: Simulator, scale: int, allowance: int, key: PRNGKeyArray) -> Gaussian:
-    """The Gaussian nearest to the posterior of a scale, around its highest maximum found.
+def _log_det(root: np.ndarray) -> float:
+    return float(np.linalg.slogdet(root)[1])
+
+
+def find_gaussians(
+    simulator: Simulator, scale: int, allowance: int, tolerance: float, key: PRNGKeyArray
+) -> list[Gaussian]:
+    """The Gaussians nearest to the posterior of a scale around its maxima found, highest first.
 
     `allowance` counts forward simulations, of which a gradient costs two; at least
-    `least_allowance`.
+    `least_allowance`. An ascent ends when its next step promises less than `tolerance` nats. A
+    maximum whose Gaussian would have a smaller part of the mass than that, even if it were as wide
+    as the prior, is not looked at any further.
     """
     dim = simulator.problem.priors[scale - 1].lattice.dim
     evaluate = log_density_and_gradient(simulator, scale)
     begin = simulator.nfs
     if has_linear_gradients(evaluate, dim, jr.fold_in(key, 0)):
-        return exact_gaussian(evaluate, dim, jr.fold_in(key, 2))
-    found = _highest(simulator, scale, begin + allowance - 2 * _rows(dim), jr.fold_in(key, 1))
-    left = (allowance - (simulator.nfs - begin)) // 2
-    return nearest_gaussian(evaluate, found, left, jr.fold_in(key, 2))
+        return [exact_gaussian(evaluate, dim, jr.fold_in(key, 2))]
+    until = begin + allowance - 2 * _rows(dim)
+    maxima = _maxima(simulator, scale, until, tolerance, jr.fold_in(key, 1))
+    found: list[Gaussian] = []
+    for k, (u, log_density) in enumerate(zip(maxima.u, maxima.log_density, strict=True)):
+        left = (allowance - (simulator.nfs - begin)) // 2
+        if found:
+            most = max(g.log_mass for g in found)
+            if log_density - most < np.log(tolerance) or left < _rows(dim):
+                continue
+        share = left // (len(maxima.u) - k)
+        near = nearest_gaussian(evaluate, u, share, jr.fold_in(key, 2 + k))
+        found.append(near)
+    masses = np.array([g.log_mass for g in found])
+    return [g for g in found if g.log_mass - masses.max() > np.log(tolerance)]
 
 
-def _highest(simulator: Simulator, scale: int, until: int, key: PRNGKeyArray) -> np.ndarray:
-    """The highest maximum `(d,)` that ascents find before so many simulations are used.
+def _maxima(
+    simulator: Simulator, scale: int, until: int, tolerance: float, key: PRNGKeyArray
+) -> Maxima:
+    """Distinct maxima that ascents find before so many simulations are used.
 
-    Where no field on the way can be simulated, they start anew.
+    Where no field on the way can be simulated, they start anew, as long as there are simulations.
+    The highest end of an ascent counts as a maximum in any case, others where they have converged.
     """
     prior = simulator.problem.priors[scale - 1]
     dim, evaluate = prior.lattice.dim, log_density_and_gradient(simulator, scale)
-    for k in range(ANEW):
+    for k in itertools.count():
         most = (until - simulator.nfs) // (2 * STARTS)
         if k and most < 1:
             break
         starts = _starts(dim, jr.fold_in(key, k) if k else key)
-        found = ascend(evaluate, starts, max(1, min(ASCENT, most)))
+        found = ascend(evaluate, starts, max(1, min(ASCENT, most)), tolerance)
         away = float(np.sqrt(np.mean(found.u[0] ** 2)))
         if away > FAR and not found.converged[0]:
             raise ValueError(
@@ -305,26 +335,36 @@ def _highest(simulator: Simulator, scale: int, until: int, key: PRNGKeyArray) ->
                 f"density still rises at {away:.3g} standard deviations of the prior from its mean"
             )
         if np.isfinite(found.log_density[0]):
-            return found.u[0]
+            return _distinct(found)
     raise SimulationError(
-        f"no field on {(k + 1) * STARTS} ascents to a maximum could be simulated",
+        f"no field on {k * STARTS} ascents to a maximum could be simulated",
         np.asarray(prior.unwhiten(found.u[0])),
     )
 
 
+def _distinct(found: Maxima) -> Maxima:
+    """One of all ascents that ended at the same maximum, the highest."""
+    kept = [0]
+    for i in np.flatnonzero(found.converged[1:]) + 1:
+        if np.linalg.norm(found.u[kept] - found.u[i], axis=1).min() > DISTINCT:
+            kept.append(int(i))
+    return Maxima(*(a[kept] for a in found))
+
+
 def _starts(dim: int, key: PRNGKeyArray) -> np.ndarray:
-    """The mean of the prior, and draws of it."""
-    draws = generator(key).normal(size=(STARTS - 1, dim))
-    return np.concatenate([np.zeros((1, dim)), draws])
+    """Draws of the prior in opposite pairs, so that no half of it is left out."""
+    draws = generator(key).normal(size=(STARTS // 2, dim))
+    return np.concatenate([draws, -draws])
 
 
 def gaussian_by_differences(
-    simulator: Simulator, scale: int, allowance: int, key: PRNGKeyArray
-) -> Gaussian:
+    simulator: Simulator, scale: int, allowance: int, tolerance: float, key: PRNGKeyArray
+) -> list[Gaussian]:
     """Laplace's approximation around the highest maximum found, without a derivative.
 
     Levenberg-Marquardt steps from a few starts, with the likelihood's Fisher information; the
-    derivative of what it is a function of is that of differences, d simulations for each.
+    derivative of what it is a function of is that of differences, d simulations for each. They end
+    when from no start more than `tolerance` nats are left to gain.
     """
     u = _starts(simulator.problem.priors[scale - 1].lattice.dim, key)
     one, each = np.eye(u.shape[1]), STARTS * (u.shape[1] + 1)
@@ -338,7 +378,7 @@ def gaussian_by_differences(
         gradient = np.einsum("nki,nk->ni", slopes, likelihood.score(features)) - u
         left = 0.5 * np.sum(gradient * _solved(curvature, gradient), 1)
         affords = simulator.nfs - begin + STARTS + each <= allowance
-        if left.max() < ENOUGH or not affords or k == DAMPED - 1:
+        if left.max() < tolerance or not affords or k == DAMPED - 1:
             break
         step = _solved(curvature + damping[:, None, None] * one, gradient)
         try:
@@ -351,7 +391,7 @@ def gaussian_by_differences(
         value = np.where(better, reached, value)
         damping = np.where(better, damping / 4, damping * 4)
     best = int(np.argmax(value))
-    return Gaussian(u[best], curvature[best])
+    return [Gaussian(u[best], curvature[best])]
 
 
 def _solved(matrices: np.ndarray, right: np.ndarray) -> np.ndarray:
@@ -376,7 +416,7 @@ def _differences(
 
 
 def least_allowance(dim: int) -> int:
-    """Simulations that `find_gaussian` needs at least."""
+    """Simulations that `find_gaussians` needs at least."""
     return 2 * (_rows(dim) + 3 * LINES + STARTS)
 
 

@@ -8,7 +8,6 @@ exact Gaussian takes its place.
 import dataclasses
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax.random as jr
 import numpy as np
 import paramax
@@ -45,11 +44,9 @@ from msign.inference.flows.probe import (
 from msign.network import MsIGN
 from msign.noise import on_device
 from msign.problems.inverse import InverseProblem
-from msign.variables import Variables, log_ratio
-from msign.weights import normalised
+from msign.variables import Variables
 
 GAUSSIAN = 1e-5  # nats that a Gaussian may be wrong by to be taken for the posterior
-LEAST_PRECISION = 0.5  # of a Gaussian guess, in units of the prior's
 CUBIC = 12  # leading variables with cubic terms in what further directions depend on
 REGRESSED = 20  # fields for each cell where gradients come from regression
 
@@ -70,19 +67,16 @@ class Informed(FlowKind):
         config: Hyper-parameters of the flow.
         per_direction: Gradients for each direction found: directions that few gradients find are
             poor ones, and bound the effective sample size whatever the flow.
-        tolerance: Nats that may be lost by leaving directions out.
         rate: Highest learning rate, of up to four variables; it falls slowly with more.
     """
 
     config: InformedConfig = dataclasses.field(default_factory=InformedConfig)
     per_direction: int = 30
-    tolerance: float = 1e-3
     rate: float = 5e-3
 
     def __post_init__(self) -> None:
         checks.integer("per_direction", self.per_direction, 1)
-        for name in ("tolerance", "rate"):
-            checks.positive(name, getattr(self, name))
+        checks.positive("rate", self.rate)
 
     def start(self, given: Start) -> AbstractBijection:
         prior = given.network.prior_at(given.scale)
@@ -96,7 +90,7 @@ class Informed(FlowKind):
         else:
             basis = align(basis, lifted)
             growth = _growth(carried, basis.shape[1], given.train, self.config)
-            flow = self._grown(given, carried, growth, basis, probe)
+            flow = self._grown(given, carried, growth)
         inner = InformedFlow(basis, flow, lifted, carried and carried.flow, growth)
         return Whitened(inner, prior)
 
@@ -113,7 +107,7 @@ class Informed(FlowKind):
             model,
             self.config.beyond,
             self.per_direction,
-            self.tolerance,
+            given.tolerance,
             CUBIC,
             given.allowance,
             jr.fold_in(given.key, 4),
@@ -134,20 +128,12 @@ class Informed(FlowKind):
         full = self.config.max_rank <= variables.size < variables.dim
         return full and problem.differentiable and self.config.beyond > 0
 
-    def _grown(
-        self, given: Start, carried: Carried | None, growth: Growth, basis: np.ndarray, probe: Probe
-    ) -> Chain:
-        """The flow of the scale before with layers for new variables, at a Gaussian guess."""
+    def _grown(self, given: Start, carried: Carried | None, growth: Growth) -> Chain:
+        """The flow of the scale before with layers for new variables, which leave these alone."""
         if carried is not None and growth == carried.growth:
             return carried.flow
         before = None if carried is None else carried.flow
-        old = 0 if before is None else before.shape[0]
-        flow = grown_flow(jr.fold_in(given.key, 1), before, *growth[-1], self.config)
-        s, gradients = probe.along(basis)
-        guess = _gaussian_guess(flow, old, s, gradients)
-        if guess is flow or _is_worse(guess, flow, s, probe.log_weights):
-            return flow
-        return guess
+        return grown_flow(jr.fold_in(given.key, 1), before, *growth[-1], self.config)
 
     def least_allowance(self, dim: int) -> int:
         return 2 * self.per_direction
@@ -203,7 +189,7 @@ class Informed(FlowKind):
             n = min(max(first, self.per_direction * least), affordable)
             probe = probe_with_gradients(simulator, scale, model, key, n)
             while True:
-                found = subspace_from_gradients(probe.gradients, most, self.tolerance, least)
+                found = subspace_from_gradients(probe.gradients, most, given.tolerance, least)
                 more = min(self.per_direction * found.basis.shape[1], affordable) - n
                 if more <= 0:
                     return found.basis, probe
@@ -212,24 +198,8 @@ class Informed(FlowKind):
                 n += more
         given_to = simulator, scale, model, most, self.per_direction, REGRESSED
         probe = probe_without_gradients(*given_to, allowance, key)
-        found = subspace_from_gradients(probe.gradients, most, self.tolerance, least, probe.span)
+        found = subspace_from_gradients(probe.gradients, most, given.tolerance, least, probe.span)
         return found.basis, probe
-
-
-def _is_worse(guess: Chain, flow: Chain, s: np.ndarray, log_weights: np.ndarray) -> bool:
-    """Whether a guess is further from the posterior than the flow as it is, by KL(q||p).
-
-    Weights that are worth no more fields than gradients, linear in the variables, have coefficients
-    could not tell it from another: then the guess stands.
-    """
-    finite = np.isfinite(log_weights)
-    if not finite.any():
-        return False
-    weights = normalised(log_weights[finite])
-    if 1 / np.sum(weights**2) <= s.shape[1] + 1:
-        return False
-    guessed, given = (log_ratio(Variables(f, None, s.shape[1]), s[finite]) for f in (guess, flow))
-    return bool(weights @ (guessed - given) < 0)
 
 
 def _carried(given: Start) -> Carried | None:
@@ -280,7 +250,7 @@ def _exact_gaussian(
     informed = subspace_from_gradients(probe.gradients, most, 0.1 * tolerance, span=probe.span)
     basis = align(informed.basis, lifted)
     s, gradients = probe.along(basis)
-    found = _gaussian_given(s, gradients, 0)
+    found = _gaussian_given(s, gradients)
     if found is None:
         return None
     matrix, shift = found
@@ -292,40 +262,20 @@ def _exact_gaussian(
     return basis, Chain([TriangularMap.from_matrix(matrix, shift)])
 
 
-def _gaussian_given(
-    s: np.ndarray, gradients: np.ndarray, old: int
-) -> tuple[np.ndarray, np.ndarray] | None:
-    """Matrix and shift that make normal variables Gaussian ones, given the first `old` of them.
+def _gaussian_given(s: np.ndarray, gradients: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+    """Matrix and shift that make normal variables Gaussian ones.
 
     Gradients of the log-likelihood are fitted as linear in the variables, which is exact for linear
-    Gaussian problems (the classical low-rank update). None where the fit says less than half, or
-    has no proper precision, or where there are too few gradients.
+    Gaussian problems (the classical low-rank update). None where the fit has no proper precision,
+    or where there are too few gradients.
     """
     n, r = s.shape
-    if r == old or n < ROWS_PER_DIRECTION * (r + 1):
+    if n < ROWS_PER_DIRECTION * (r + 1):
         return None
     design = np.concatenate([np.ones((n, 1)), s], 1)
-    wanted = gradients[:, old:]
-    fitted = np.linalg.lstsq(design, wanted, rcond=None)[0]
-    missed, total = ((wanted - design @ fitted) ** 2).sum(), (wanted**2).sum()
-    slope = fitted[1:].T
-    precision = np.eye(r - old) - 0.5 * (slope[:, old:] + slope[:, old:].T)
-    if missed > 0.5 * total or np.linalg.eigvalsh(precision)[0] < LEAST_PRECISION:
+    fitted = np.linalg.lstsq(design, gradients, rcond=None)[0]
+    precision = np.eye(r) - 0.5 * (fitted[1:] + fitted[1:].T)
+    if np.linalg.eigvalsh(precision)[0] <= 0:
         return None
     covariance = np.linalg.inv(precision)
-    matrix, shift = np.eye(r), np.zeros(r)
-    matrix[old:, old:] = np.linalg.cholesky(covariance)
-    matrix[old:, :old] = covariance @ slope[:, :old]
-    shift[old:] = covariance @ fitted[0]
-    return matrix, shift
-
-
-def _gaussian_guess(flow: Chain, old: int, s: np.ndarray, gradients: np.ndarray) -> Chain:
-    """The flow with a Gaussian guess for its new variables, where there is one."""
-    found = _gaussian_given(s, gradients, old)
-    if found is None:
-        return flow
-    matrix, shift = found
-    first, at = flow.bijections[-1].matrix_and_shift()
-    new = TriangularMap.from_matrix(matrix @ first, matrix @ at + shift)
-    return eqx.tree_at(lambda f: f.bijections[-1], flow, new)
+    return np.linalg.cholesky(covariance), covariance @ fitted[0]

@@ -35,16 +35,16 @@ class Fields(NamedTuple):
     key: PRNGKeyArray
     n: int
 
-    def pieces(self) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
-        """Rows, whitened coordinates `(rows, d)`, and log p - log prior, a part at a time."""
+    def pieces(self) -> Iterator[tuple[slice, np.ndarray]]:
+        """Rows and whitened coordinates `(rows, d)`, a part at a time."""
         dim, start = self.model.dim, 0
-        for u, _, ratio in drawn_parts(self.model, self.key, self.n, part_size(dim)):
-            yield slice(start, start + len(u)), u.astype(np.float64), ratio.astype(np.float64)
+        for u, _, _ in drawn_parts(self.model, self.key, self.n, part_size(dim)):
+            yield slice(start, start + len(u)), u.astype(np.float64)
             start += len(u)
 
     def along(self, basis: np.ndarray) -> np.ndarray:
         """Coordinates `(n, r)` along directions `(d, r)`."""
-        return np.concatenate([u @ basis for _, u, _ in self.pieces()])
+        return np.concatenate([u @ basis for _, u in self.pieces()])
 
 
 class Given(NamedTuple):
@@ -66,7 +66,6 @@ class Probe(NamedTuple):
         gradients: Of the log-likelihood, as coefficients `(kept, k)` of the span.
         span: Orthonormal directions `(d, k)`; None: gradients are those of all d coordinates.
         log_likelihood: `(kept,)`.
-        log_ratio: Log p - log prior of the model that drew the fields `(kept,)`.
     """
 
     fields: Fields | Given
@@ -74,11 +73,6 @@ class Probe(NamedTuple):
     gradients: np.ndarray
     span: np.ndarray | None
     log_likelihood: np.ndarray
-    log_ratio: np.ndarray
-
-    @property
-    def log_weights(self) -> np.ndarray:
-        return self.log_likelihood - self.log_ratio
 
     def along(self, basis: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Coordinates and gradients `(kept, r)` along directions `(d, r)`."""
@@ -89,25 +83,24 @@ class Probe(NamedTuple):
         """Both, of gradients in all coordinates, as one."""
         assert isinstance(self.fields, Given) and isinstance(other.fields, Given)
         pairs = zip(self._arrays, other._arrays, strict=True)
-        kept, gradients, *values = (np.concatenate(pair) for pair in pairs)
-        return Probe(Given(self.fields.u + other.fields.u), kept, gradients, None, *values)
+        kept, gradients, values = (np.concatenate(pair) for pair in pairs)
+        return Probe(Given(self.fields.u + other.fields.u), kept, gradients, None, values)
 
     @property
     def _arrays(self) -> tuple[np.ndarray, ...]:
-        return self.kept, self.gradients, self.log_likelihood, self.log_ratio
+        return self.kept, self.gradients, self.log_likelihood
 
 
 def probe_with_gradients(
     simulator: Simulator, scale: int, model: Variables, key: PRNGKeyArray, n: int
 ) -> Probe:
     """N fields of a model with the gradients of their log-likelihoods."""
-    u, _, ratio = draw(model, normal(key, (n, model.dim)))
-    u, ratio = u.astype(np.float64), ratio.astype(np.float64)
+    u = draw(model, normal(key, (n, model.dim)))[0].astype(np.float64)
     found = simulator.evaluate(u, scale, gradient=True)
     assert found.gradient is not None
     gradients = np.asarray(found.gradient, np.float64)
     kept = np.all(np.isfinite(gradients), axis=1)
-    return Probe(Given((u,)), kept, gradients[kept], None, found.log_likelihood[kept], ratio[kept])
+    return Probe(Given((u,)), kept, gradients[kept], None, found.log_likelihood[kept])
 
 
 def probe_without_gradients(
@@ -141,10 +134,10 @@ def probe_without_gradients(
     fields = Fields(model, jr.fold_in(key, 0), max(2, min(wanted, allowance)))
     known = _known_directions(model, most)
     found = []
-    for _, u, ratio in fields.pieces():
+    for _, u in fields.pieces():
         seen = simulator.evaluate(u, scale)
-        found.append((u @ known, seen.features, seen.log_likelihood, ratio))
-    s, features, log_likelihood, ratio = map(np.concatenate, zip(*found, strict=True))
+        found.append((u @ known, seen.features, seen.log_likelihood))
+    s, features, log_likelihood = map(np.concatenate, zip(*found, strict=True))
     kept = np.all(np.isfinite(features), axis=1)
     score = np.asarray(simulator.likelihood(scale).score(features[kept]), np.float64)
     if slopes is None:
@@ -152,7 +145,7 @@ def probe_without_gradients(
     else:
         span, triangle = np.linalg.qr(slopes)
         gradients = score @ triangle.T
-    return Probe(fields, kept, gradients, span, log_likelihood[kept], ratio[kept])
+    return Probe(fields, kept, gradients, span, log_likelihood[kept])
 
 
 def _known_directions(model: Variables, most: int) -> np.ndarray:
@@ -208,7 +201,7 @@ def _regressed(
     n, m, d = *features.shape, known.shape[0]
     sums = np.zeros((m * weights.shape[1], d))
     rows, done = np.flatnonzero(kept), 0
-    for piece, u, _ in fields.pieces():
+    for piece, u in fields.pieces():
         inside = u[rows[(rows >= piece.start) & (rows < piece.stop)] - piece.start]
         now = slice(done, done + len(inside))
         rest = inside - (inside @ known) @ known.T

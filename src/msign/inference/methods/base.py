@@ -29,7 +29,7 @@ class Stage(NamedTuple):
         limit: Count of forward simulations that must not be exceeded.
         round_size: Fields drawn per round.
         first_round: Of the first round; each later one has twice as many, up to `round_size`.
-        rounds: Most rounds.
+        rounds: Most rounds; None: as many as the share allows.
         learning_rate: The highest that its flow bears.
         bridge_ess: Fraction of a round that the weights of a tempered target must be worth.
         tolerance: Divergence below which the stage has learned enough.
@@ -43,7 +43,7 @@ class Stage(NamedTuple):
     limit: int
     round_size: int
     first_round: int
-    rounds: int
+    rounds: int | None
     learning_rate: float
     bridge_ess: float
     tolerance: float
@@ -52,6 +52,11 @@ class Stage(NamedTuple):
     def affords(self, simulations: int) -> bool:
         """Whether that many more simulations stay within the stage's share of the budget."""
         return self.simulator.nfs + simulations <= self.limit
+
+    def is_over(self, rounds: int) -> bool:
+        """Whether after so many rounds there may not be another."""
+        limited = self.rounds is not None and rounds >= self.rounds
+        return limited or not self.affords(self.round_size)
 
     def affordable(self, simulations: int) -> int:
         """How often that many simulations may be spent before the round that comes after."""

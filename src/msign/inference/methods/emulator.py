@@ -35,14 +35,10 @@ class Emulator(Method):
         batch: Fields per gradient step.
         clip_norm: Largest norm of a gradient.
         cubic: Most leading variables that have cubic terms.
-        rows_per_term: Fields for each term of the polynomial, or it is given fewer terms.
-        worth: Weights are tempered until they are worth this fraction of the fields fitted.
     """
 
     steps: int = 600
     cubic: int = 12
-    rows_per_term: int = 3
-    worth: float = 0.2
 
     @property
     def needs_few_variables(self) -> bool:
@@ -71,15 +67,12 @@ class Emulator(Method):
         rate: float,
         key: PRNGKeyArray,
     ) -> tuple[PoolState, Variables, float]:
-        pool, n = state.pool, state.pool.size
-        usable = np.all(np.isfinite(pool.features[:n]), axis=1)
+        pool = state.pool
+        usable = np.all(np.isfinite(pool.features), axis=1)
         emulated = fit_polynomial(
-            pool.s[:n][usable],
-            pool.features[:n][usable],
-            pool.weights(state.target)[usable],
+            pool.s[usable],
+            pool.features[usable],
             self.cubic,
-            self.rows_per_term,
-            self.worth,
             stage.simulator.likelihood(stage.scale),
         )
         trainable, rest = split_trainable(model.alone)

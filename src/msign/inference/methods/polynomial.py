@@ -18,9 +18,9 @@ import numpy as np
 from jaxtyping import Array
 
 from msign.bijections.polynomials import Polynomials, Terms, solve_normal
+from msign.inference.flows.directions import ROWS_PER_DIRECTION
 from msign.noise import on_device
 from msign.problems.data_likelihood import DataLikelihood, StandardNormal
-from msign.weights import highest_power, normalised
 
 LATEST = 40_000  # fields are fitted at most: early ones are far, and all would take long
 
@@ -54,58 +54,29 @@ class Polynomial(eqx.Module):
 def fit_polynomial(
     s: np.ndarray,
     features: np.ndarray,
-    log_weights: np.ndarray,
     cubic: int = 12,
-    rows_per_term: int = 3,
-    worth: float = 0.2,
     likelihood: DataLikelihood | None = None,
 ) -> Polynomial:
-    """Weighted least squares.
+    """Least squares; with fewer terms where there are too few fields for all of them.
 
     Args:
         s: Variables `(n, r)` of simulated fields, the latest last.
         features: Of their observations `(n, m)`.
-        log_weights: Of the fields `(n,)`: how the target's density relates to what drew them. They
-            are tempered, by a power below one, where they are worth too few fields.
         cubic: Most leading variables that have cubic terms.
-        rows_per_term: Fields for each term of the polynomial, or it is given fewer terms.
-        worth: Fraction of the fields that tempered weights are worth.
         likelihood: Of the features; None: they are residuals, standard normal.
     """
-    terms = Terms.of(s.shape[1], cubic, len(s) // rows_per_term)
-    needed = rows_per_term * len(terms)
-    last = slice(max(0, len(s) - max(LATEST, needed)), None)
-    weights = tempered(log_weights[last], max(needed, worth * len(s[last])))
-    arrays = s[last].astype(float), features[last].astype(float), weights
-    given = StandardNormal() if likelihood is None else likelihood
-    return _least_squares(terms, min(s.shape[1], cubic), *arrays, given)
-
-
-def tempered(log_weights: np.ndarray, worth: float) -> np.ndarray:
-    """Weights, of sum one, to the largest power up to one at which they are worth `worth`."""
-    power = highest_power(lambda t: t * log_weights, worth, 0.0)
-    return normalised(power * log_weights)
-
-
-def _least_squares(
-    terms: Terms,
-    k: int,
-    s: np.ndarray,
-    features: np.ndarray,
-    weights: np.ndarray,
-    likelihood: DataLikelihood,
-) -> Polynomial:
-    centre = weights @ s
-    spread = np.sqrt(weights @ (s - centre) ** 2) + 1e-12
+    terms = Terms.of(s.shape[1], cubic, len(s) // ROWS_PER_DIRECTION)
+    last = slice(max(0, len(s) - max(LATEST, ROWS_PER_DIRECTION * len(terms))), None)
+    s, features = s[last].astype(float), features[last].astype(float)
+    likelihood = StandardNormal() if likelihood is None else likelihood
+    n, k = len(s), min(s.shape[1], cubic)
+    centre, spread = s.mean(0), s.std(0) + 1e-12
     design = terms.design((s - centre) / spread)
-    root = np.sqrt(weights)[:, None].astype(np.float32)
-    scaled = root * design
-    gram = (scaled.T @ scaled).astype(np.float64)
-    coefficients = solve_normal(gram, scaled.T @ (root * features.astype(np.float32)))
+    gram = (design.T @ design).astype(np.float64)
+    coefficients = solve_normal(gram, design.T @ features.astype(np.float32))
     missed = features - design @ coefficients.astype(np.float32)
     # What the fit misses on its own fields, corrected for the terms that it has spent on them.
-    spent = min(0.9, len(terms) * np.sum(weights**2))
-    covariance = (missed * weights[:, None]).T @ missed / (1 - spent)
-    matrix, flatter = likelihood.with_error(features, weights, covariance)
+    covariance = missed.T @ missed / (n * (1 - min(0.9, len(terms) / n)))
+    matrix, flatter = likelihood.with_error(features, covariance)
     functions = Polynomials.of(terms, k, coefficients @ matrix.T, centre, spread)
     return Polynomial(functions, jax.tree.map(on_device, flatter))

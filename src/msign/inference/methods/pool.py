@@ -43,10 +43,8 @@ class PoolState(MethodState):
 
 
 def init_pool(stage: Stage, observations: int, target: Tempered) -> PoolState:
-    """An empty pool with room for all rounds of a stage."""
-    capacity = stage.round_size * stage.rounds
-    pool = SamplePool.empty(capacity, stage.start.size, stage.rounds, observations)
-    return PoolState(target, pool, [])
+    """An empty pool."""
+    return PoolState(target, SamplePool.empty(stage.start.size, observations), [])
 
 
 def add_to_pool(stage: Stage, state: PoolState, model: Variables, drawn: Simulated) -> PoolState:
@@ -101,15 +99,15 @@ class Pool(Method):
     ) -> tuple[PoolState, Variables, float]:
         pool = state.pool
         target = pool.normalised(state.target)
-        highest = float(target[: pool.size].max())
+        highest = float(target.max())
         rearranged = rearrangement(model.flow)
         if rearranged is not None:
-            known = pool.s[: pool.size], target[: pool.size]
-            flow, loss = rearranged(model.flow, *known, self._emulated(stage, state, highest))
+            emulated = self._emulated(stage, state, highest)
+            flow, loss = rearranged(model.flow, pool.s, target, emulated)
             return state, model.with_flow(flow), loss
         bound = self._bound(stage, state, highest)
         chances = pool.chances(target, self.picked)
-        measure = pool.mixture()[: pool.size] + np.log(pool.size * chances)
+        measure = pool.mixture() + np.log(pool.size * chances)
         rng = generator(key)
         trainable, rest = split_trainable(model.alone)
         rows = rng.choice(pool.size, (self.steps, self.batch), p=chances)
@@ -131,8 +129,8 @@ class Pool(Method):
 
         Of two variables by what the fields nearby predict, of one by a polynomial.
         """
-        pool, n = state.pool, state.pool.size
-        rows = np.flatnonzero(np.all(np.isfinite(pool.features[:n]), axis=1))
+        pool = state.pool
+        rows = np.flatnonzero(np.all(np.isfinite(pool.features), axis=1))
         if pool.s.shape[1] == 1 or not pool.features.shape[1] or len(rows) < 2:
             bound = self._bound(stage, state, highest)
             return lambda s: _highest(bound, s)
@@ -160,7 +158,6 @@ class Pool(Method):
         emulated = fit_polynomial(
             pool.s[rows],
             pool.features[rows],
-            np.zeros(len(rows)),
             likelihood=stage.simulator.likelihood(stage.scale),
         )
         temperature = float(state.target.temperature)

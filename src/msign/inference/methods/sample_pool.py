@@ -17,16 +17,15 @@ from msign.weights import normalised, weight_report
 
 
 class SamplePool(eqx.Module):
-    """Evaluated fields in arrays of fixed capacity, so that files see one shape.
+    """Evaluated fields.
 
     Attributes:
-        s: Variables `(capacity, m)`.
-        log_likelihood: `(capacity,)`.
-        log_ratio: Log-density of each proposal minus log prior at each field
-            `(proposals, capacity)`; the first proposal is the start of the stage.
-        features: Of the observations `(capacity, m)`, for an emulator (else `(capacity, 0)`).
+        s: Variables `(n, m)`.
+        log_likelihood: `(n,)`.
+        log_ratio: Log-density of each proposal minus log prior at each field `(proposals, n)`; the
+            first proposal is the start of the stage.
+        features: Of the observations `(n, k)`, for an emulator (else `(n, 0)`).
         counts: Fields drawn from each proposal `(proposals,)`.
-        size: Fields in the pool.
     """
 
     s: np.ndarray
@@ -34,19 +33,27 @@ class SamplePool(eqx.Module):
     log_ratio: np.ndarray
     features: np.ndarray
     counts: np.ndarray
-    size: int
 
     @classmethod
-    def empty(cls, capacity: int, m: int, proposals: int, observations: int = 0) -> "SamplePool":
-        """An empty pool with room for fields of m variables, proposals and features."""
-        return cls(
-            np.zeros((capacity, m)),
-            np.zeros(capacity),
-            np.zeros((proposals, capacity)),
-            np.zeros((capacity, observations), np.float32),
+    def empty(cls, m: int, observations: int = 0) -> "SamplePool":
+        """A pool for fields of m variables and their features."""
+        none, features = np.zeros(0), np.zeros((0, observations), np.float32)
+        return cls(np.zeros((0, m)), none, np.zeros((0, 0)), features, np.zeros(0, int))
+
+    def shaped(self, fields: int, proposals: int) -> "SamplePool":
+        """A pool of the same variables with arrays for so many fields, to be read from a file."""
+        return SamplePool(
+            np.zeros((fields, self.s.shape[1])),
+            np.zeros(fields),
+            np.zeros((proposals, fields)),
+            np.zeros((fields, self.features.shape[1]), np.float32),
             np.zeros(proposals, int),
-            0,
         )
+
+    @property
+    def size(self) -> int:
+        """Number of fields."""
+        return len(self.s)
 
     def add(
         self,
@@ -60,53 +67,47 @@ class SamplePool(eqx.Module):
 
         `own_ratio` is its log-density minus log prior at these fields.
         """
-        n, start = len(s), self.size
-        stop, last = start + n, len(proposals) - 1
-        names = ("s", "log_likelihood", "log_ratio", "features", "counts")
-        new = SamplePool(**{name: getattr(self, name).copy() for name in names}, size=stop)
-        new.s[start:stop] = s
-        new.log_likelihood[start:stop] = log_likelihood
+        n, known = len(s), np.zeros((0, self.size))
+        if self.size:
+            known = np.concatenate([self.log_ratio, log_ratio(proposals[-1], self.s)[None]])
+        here = np.stack([*(log_ratio(proposal, s) for proposal in proposals[:-1]), own_ratio])
+        seen = np.zeros((n, self.features.shape[1]), np.float32)
         if self.features.shape[1] and features is not None:
-            new.features[start:stop] = features
-        for i, proposal in enumerate(proposals[:-1]):
-            new.log_ratio[i, start:stop] = log_ratio(proposal, s)
-        if start:
-            new.log_ratio[last, :start] = log_ratio(proposals[-1], new.s[:start])
-        new.log_ratio[last, start:stop] = own_ratio
-        new.counts[last] = n
-        return new
+            seen[:] = features
+        return SamplePool(
+            np.concatenate([self.s, s]),
+            np.concatenate([self.log_likelihood, log_likelihood]),
+            np.concatenate([known.reshape(len(here), -1), here], 1),
+            np.concatenate([self.features, seen]),
+            np.append(self.counts, n),
+        )
 
     def mixture(self) -> np.ndarray:
-        """Log-density of the mixture minus log prior; infinite where the pool is empty."""
-        used = self.counts > 0
-        shares = np.log(self.counts[used] / self.size)[:, None]
-        log_mixture = np.logaddexp.reduce(self.log_ratio[used] + shares, axis=0)
-        log_mixture[self.size :] = np.inf
-        return log_mixture
+        """Log-density of the mixture minus log prior `(n,)`."""
+        shares = np.log(self.counts / self.size)[:, None]
+        return np.logaddexp.reduce(self.log_ratio + shares, axis=0)
 
     def log_evidence(self) -> tuple[float, float]:
         """Log evidence by all fields together, and its standard error.
 
         Early proposals are wide: a mode that the model has lost since is still in here.
         """
-        report = weight_report(self.log_likelihood[: self.size] - self.mixture()[: self.size])
+        report = weight_report(self.log_likelihood - self.mixture())
         return report.log_evidence, report.log_evidence_stderr
 
     def weights(self, target: Tempered) -> np.ndarray:
-        """Log-weights of a target at the fields, up to a constant `(size,)`."""
-        n = self.size
-        return target.log_ratio(self.log_likelihood[:n], self.log_ratio[0, :n]) - self.mixture()[:n]
+        """Log-weights of a target at the fields, up to a constant `(n,)`."""
+        return target.log_ratio(self.log_likelihood, self.log_ratio[0]) - self.mixture()
 
     def normalised(self, target: Tempered) -> np.ndarray:
-        """Log target - log prior `(capacity,)`: by the pool's own estimate its integral is one."""
+        """Log target - log prior `(n,)`: by the pool's own estimate its integral is one."""
         mean = np.logaddexp.reduce(self.weights(target)) - np.log(self.size)
         return target.log_ratio(self.log_likelihood, self.log_ratio[0]) - mean
 
     def raised(self, target: Tempered, effective: float) -> Tempered:
         """The target at the highest temperature that is worth `effective` fields."""
-        n = self.size
-        values = self.log_likelihood[:n], self.log_ratio[0, :n]
-        return target.raised(*values, self.mixture()[:n], effective)
+        values = self.log_likelihood, self.log_ratio[0]
+        return target.raised(*values, self.mixture(), effective)
 
     def chances(self, target: np.ndarray, picked: float) -> np.ndarray:
         """Chances of all fields to be drawn: alike, and some by what they add to the divergence.
@@ -114,9 +115,8 @@ class SamplePool(eqx.Module):
         Of the latest proposal from the target. So the few fields where it is far off, strays
         between narrow modes for one, are seen at every step.
         """
-        n, latest = self.size, np.flatnonzero(self.counts)[-1]
-        mixture = self.mixture()[:n]
-        v, w = (normalised(a[:n] - mixture) for a in (self.log_ratio[latest], target))
+        n, mixture = self.size, self.mixture()
+        v, w = (normalised(a - mixture) for a in (self.log_ratio[-1], target))
         with np.errstate(divide="ignore"):
             ratio = np.clip(np.log(v) - np.log(w), -MAX_LOG_RATIO, MAX_LOG_RATIO)
         added = np.where(v == w, 0.0, (v - w) * ratio)
