@@ -132,8 +132,9 @@ def test_flows_of_whole_fields_learn_at_coarse_scales():
     """Where steps are cheap: half of what is left is theirs, and the finest one's tolerance."""
     config = FitConfig(flow=Glow(), tolerance=0.1)
     assert config.share_of(8000, stages=6, least=100) == 4000
-    assert config.stepping_stone() == 0.05
-    assert config.stepping_stone(before=0.2) == pytest.approx(0.22)
+    assert config.stepping_stone() == 0.05 and config.stepping_stone(0.2) == pytest.approx(0.22)
+    paper = FitConfig.paper("synthetic")  # uses all of its shares, whatever there was before
+    assert paper.stepping_stone(0.2) == paper.stepping_stone() < 1e-5
     both = FitConfig(flow=Combined((Informed(), Glow())))
     assert both.share_of(8000, stages=6, least=100) == 4000
     # Later stages keep what they need, the last has all, and other flows have equal shares.

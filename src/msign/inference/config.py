@@ -43,14 +43,13 @@ class FitConfig:
             but there a pool begins with as many as elsewhere, and doubles them.
         bridge_ess: Fraction of its fields that the weights of a model must be worth to lead on: the
             target of pools and fresh fields is tempered until they are (emulators need no bridge),
-            and a coarser stage, a stepping stone, ends when its divergence says that they are. Of
-            flows of whole fields, whose steps take longer at each finer scale, it has to be below
-            half of `tolerance` instead, or where the stage before ended: what cheaper steps could
-            not learn is not tried again.
+            and a coarser stage, a stepping stone, ends when its divergence says that they are.
         tolerance: The finest stage ends when its held-out Jeffreys estimate is below this.
         share: Part of what is left of the budget that a stage with finer ones behind it may use,
-            and never less than an equal share; None: a half for flows of whole fields, whose
-            coarse stages learn most, else 0.
+            and never less than an equal share; None: a half for flows of whole fields, whose steps
+            take longer at each finer scale, else 0. Where it is not 0, a coarse stage ends when its
+            estimate is below half of `tolerance`, or where the stage before ended: what cheaper
+            steps could not learn is not tried again.
         patience: A stage ends after more rounds than this without improvement; n of them in all
             divide the learning rate by n + 1.
         go_back: Whether a stage goes on from its best model after an update that made it worse.
@@ -93,7 +92,7 @@ class FitConfig:
             if getattr(self, name) is not None:
                 checks.integer(name, getattr(self, name), 16)
         checks.positive("tolerance", self.tolerance)
-        if self.share is not None and not 0 <= checks.finite("share", self.share) < 1:
+        if not 0 <= checks.finite("share", self.coarse_share) < 1:
             raise ValueError(f"share must be in [0, 1), got {self.share!r}")
         if not 0 < checks.finite("bridge_ess", self.bridge_ess) < 1:
             raise ValueError(f"bridge_ess must be in (0, 1), got {self.bridge_ess!r}")
@@ -161,14 +160,19 @@ class FitConfig:
         """Fields of a round of a stage that has a share of the budget."""
         return self.round_size or int(np.clip(share // 8, 200, most))
 
+    @property
+    def coarse_share(self) -> float:
+        """Part of what is left of the budget that a coarse stage may use; 0: an equal share."""
+        if self.share is not None:
+            return self.share
+        return WHOLE_FIELDS if self.kind.whole_fields else 0.0
+
     def share_of(self, left: int, stages: int, least: int) -> int:
         """Simulations that the next of `stages` stages may use, of those that are left.
 
         What it has beyond an equal share leaves twice the `least` to each of the others.
         """
-        part = WHOLE_FIELDS if self.kind.whole_fields else 0.0
-        part = part if self.share is None else self.share
-        more = min(int(part * left), left - 2 * least * (stages - 1))
+        more = min(int(self.coarse_share * left), left - 2 * least * (stages - 1))
         return left if stages == 1 else max(left // stages, more)
 
     def stepping_stone(self, before: float = 0.0) -> float:
@@ -177,8 +181,8 @@ class FitConfig:
         Log-normal weights of divergence J are worth exp(-J) of the fields. `before` is that with
         which the stage before ended.
         """
-        if self.kind.whole_fields:
-            return max(INHERITED * self.tolerance, NOT_WORSE * before if self.go_back else 0.0)
+        if self.coarse_share:
+            return max(INHERITED * self.tolerance, NOT_WORSE * before)
         return max(self.tolerance, -np.log(self.bridge_ess))
 
     def to_json(self) -> dict[str, Any]:

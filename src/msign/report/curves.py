@@ -22,7 +22,7 @@ def learning_curve(records: Sequence[dict[str, Any]], config: FitConfig) -> Figu
     begins = [min(r["nfs"] for r in records if r["scale"] == scale) for scale in scales]
     end = max(r["nfs"] for r in records)
     ends = [*begins[1:], end + (end == begins[-1]) * max(1, end // 20)]  # of one round: a little
-    best = {k: min(r["jeffreys"] for r in records if r["scale"] == k) for k in scales}
+    before = 0.0
     for scale, begin, until in zip(scales, begins, ends, strict=True):
         rows = [r for r in records if r["scale"] == scale]
         x = np.array([r["nfs"] for r in rows], float)
@@ -33,7 +33,8 @@ def learning_curve(records: Sequence[dict[str, Any]], config: FitConfig) -> Figu
         axes.plot(x[finite], shown, "o-", ms=3.5, lw=1.3, color=ACCENT, label=label)
         aim = config.tolerance
         if scale != scales[-1]:
-            aim = config.stepping_stone(best.get(scale - 1, 0.0))
+            aim = config.stepping_stone(before)
+        before = float(np.min(y[finite], initial=np.inf))
         label = "good enough for the stage" if scale == scales[0] else None
         axes.plot([begin, until], [aim, aim], "--", lw=1.1, color=ALERT, label=label)
         first = scale == scales[0]
