@@ -1,5 +1,6 @@
 """Maxima and nearest Gaussians of densities, some of which are known."""
 
+import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
@@ -155,6 +156,23 @@ def test_a_posterior_far_from_the_prior_is_found_within_the_allowance():
     assert simulator.nfs <= 2000
     x = np.asarray(prior.unwhiten(jnp.asarray(found.mean)))
     np.testing.assert_allclose(x[3:], truth[3:], atol=0.1)
+
+
+def test_ascents_go_on_where_more_maxima_are_to_be_expected():
+    """Five wells of equal depth on a ring: four ascents find some of them."""
+    angles = 2 * np.pi * np.arange(5) / 5
+    centres = 2 * np.stack([np.cos(angles), np.sin(angles)], 1)
+
+    def wells(x):
+        away = jnp.sum((x[:, None] - centres) ** 2, -1)
+        return jax.nn.logsumexp(-0.5 * away / 0.1**2, axis=1)
+
+    problem = InverseProblem(DensePrior(np.eye(2), (2,)), log_likelihood=wells, scales=1)
+    found = [
+        len(gaussian.find_gaussians(Simulator(problem), 1, 20_000, 1e-3, jr.key(seeded(40 + key))))
+        for key in range(6)
+    ]
+    assert np.mean(found) > 4.5
 
 
 def test_a_density_without_a_maximum_is_refused_before_the_budget_is_spent():

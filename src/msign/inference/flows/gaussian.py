@@ -41,11 +41,42 @@ class Maxima(NamedTuple):
         log_density: Log-likelihood minus half the squared norm `(k,)`: the posterior, up to a
             constant.
         converged: Whether less than the tolerance was left to gain `(k,)`.
+        searches: Ascents that ended there `(k,)`.
     """
 
     u: np.ndarray
     log_density: np.ndarray
     converged: np.ndarray
+    searches: np.ndarray
+
+    def unseen(self) -> float:
+        """How many more maxima to expect, given how few the ascents have found.
+
+        By Boender and Rinnooy Kan (1987), for whom any shares of the starts are equally likely.
+        """
+        ascents, maxima = int(self.searches.sum()), len(self.u)
+        left = ascents - maxima - 2
+        return maxima * (maxima + 1) / left if left > 0 else float("inf")
+
+    def joined(self, other: "Maxima") -> "Maxima":
+        """These and others, highest first."""
+        both = Maxima(*(np.concatenate(pair) for pair in zip(self, other, strict=True)))
+        order = np.argsort(-both.log_density, kind="stable")
+        return Maxima(*(a[order] for a in both))
+
+    def distinct(self) -> "Maxima":
+        """One of all that are the same maximum, the highest; but for it all have converged."""
+        kept, searches = [0], [int(self.searches[0])]
+        for i in np.flatnonzero(self.converged[1:]) + 1:
+            away = np.linalg.norm(self.u[kept] - self.u[i], axis=1)
+            if away.min() > DISTINCT:
+                kept.append(int(i))
+                searches.append(int(self.searches[i]))
+            else:
+                searches[int(np.argmin(away))] += int(self.searches[i])
+        return Maxima(
+            self.u[kept], self.log_density[kept], self.converged[kept], np.array(searches)
+        )
 
 
 class Gaussian(NamedTuple):
@@ -170,7 +201,7 @@ def ascend(evaluate: Evaluate, u: np.ndarray, evaluations: int, tolerance: float
             else:
                 step[i], promised[i] = 0.5 * step[i], 0.5 * promised[i]
     order = np.argsort(-value, kind="stable")
-    return Maxima(u[order], value[order], (promised <= tolerance)[order])
+    return Maxima(u[order], value[order], (promised <= tolerance)[order], np.ones(len(u), int))
 
 
 class _Memory:
@@ -318,37 +349,35 @@ def _maxima(
     """Distinct maxima that ascents find before so many simulations are used.
 
     Where no field on the way can be simulated, they start anew, as long as there are simulations.
-    The highest end of an ascent counts as a maximum in any case, others where they have converged.
+    Where they end at several maxima there may be more: half of the simulations may be used to look
+    for them, until fewer than half of one are expected (`Maxima.unseen`). The highest end of an
+    ascent counts as a maximum in any case, others where they have converged.
     """
     prior = simulator.problem.priors[scale - 1]
     dim, evaluate = prior.lattice.dim, log_density_and_gradient(simulator, scale)
+    found, enough = None, (simulator.nfs + until) // 2
     for k in itertools.count():
         most = (until - simulator.nfs) // (2 * STARTS)
-        if k and most < 1:
+        if k and (most < 1 or (found and simulator.nfs > enough)):
             break
         starts = _starts(dim, jr.fold_in(key, k) if k else key)
-        found = ascend(evaluate, starts, max(1, min(ASCENT, most)), tolerance)
-        away = float(np.sqrt(np.mean(found.u[0] ** 2)))
-        if away > FAR and not found.converged[0]:
+        ends = ascend(evaluate, starts, max(1, min(ASCENT, most)), tolerance)
+        away = float(np.sqrt(np.mean(ends.u[0] ** 2)))
+        if away > FAR and not ends.converged[0]:
             raise ValueError(
                 "likelihood must be bounded, and data possible under the prior: the posterior "
                 f"density still rises at {away:.3g} standard deviations of the prior from its mean"
             )
-        if np.isfinite(found.log_density[0]):
-            return _distinct(found)
+        if np.isfinite(ends.log_density[0]):
+            found = (found.joined(ends) if found else ends).distinct()
+            if len(found.u) == 1 or found.unseen() < 0.5:
+                break
+    if found:
+        return found
     raise SimulationError(
         f"no field on {k * STARTS} ascents to a maximum could be simulated",
-        np.asarray(prior.unwhiten(found.u[0])),
+        np.asarray(prior.unwhiten(ends.u[0])),
     )
-
-
-def _distinct(found: Maxima) -> Maxima:
-    """One of all ascents that ended at the same maximum, the highest."""
-    kept = [0]
-    for i in np.flatnonzero(found.converged[1:]) + 1:
-        if np.linalg.norm(found.u[kept] - found.u[i], axis=1).min() > DISTINCT:
-            kept.append(int(i))
-    return Maxima(*(a[kept] for a in found))
 
 
 def _starts(dim: int, key: PRNGKeyArray) -> np.ndarray:
