@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from helpers import refused, seeded
-from msign import DensePrior, InverseProblem, LaplacePrior, Simulator
+from msign import DensePrior, InverseProblem, LaplacePrior, Simulator, likelihoods
 from msign.inference.flows import gaussian
 from msign.problems.failures import SimulationError
 
@@ -108,6 +108,27 @@ def test_the_nearest_gaussian_has_the_highest_evidence_bound():
     assert laplace < best - 0.05
     # No Gaussian has more; 22 fields in each of 100 iterations leave a fiftieth of the difference.
     assert np.mean(own) > best - 0.1 * (best - laplace)
+
+
+@pytest.mark.parametrize("outliers", [3, 8, 15])
+def test_where_a_density_bends_the_wrong_way_the_nearest_gaussian_is_found(outliers):
+    """Outliers under Student's noise: at the maximum some curvatures are far below zero."""
+    prior, rng = LaplacePrior((64,), alpha=0.5, beta=6.0), np.random.default_rng(outliers)
+    truth = np.asarray(prior.unwhiten(rng.normal(size=64)))
+    data = truth + 0.2 * truth**3 + 0.1 * rng.standard_t(3, size=64)
+    data[::10] += rng.normal(size=7)
+    noise = likelihoods.StudentT(scale=0.1, df=3)
+    problem = InverseProblem(prior, lambda x: x + 0.2 * x**3, data, likelihood=noise)
+    evaluate = gaussian.log_density_and_gradient(Simulator(problem), problem.scales)
+    z = np.random.default_rng(seeded(17)).normal(size=(4000, 64))
+    bounds = []
+    for seed in range(4):
+        start = np.random.default_rng(seeded(180 + seed)).normal(size=(1, 64))
+        at, key = gaussian.ascend(evaluate, start, 1000, 1e-3).u[0], jr.key(seeded(190 + seed))
+        near = gaussian.nearest_gaussian(evaluate, at, 10**6, key)
+        values, _ = evaluate(near.mean + z @ near.root().T)
+        bounds.append(np.mean(values) + np.linalg.slogdet(near.root())[1])
+    assert np.ptp(bounds) < 1
 
 
 def test_sums_over_batches_are_the_least_squares_of_all_rows():

@@ -98,12 +98,16 @@ class Gaussian(NamedTuple):
 
 
 def inverse_root(precision: np.ndarray, floor: float) -> tuple[np.ndarray, np.ndarray]:
-    """A with A A^T the inverse of a precision whose eigenvalues are raised to `floor`; and A^-1."""
+    """A with A A^T the inverse of a precision whose eigenvalues are raised to `floor`; and A^-1.
+
+    Of an eigenvalue below -floor the size is taken: where the density bends the wrong way, it does
+    so on that scale, and a wider Gaussian would reach far out of where its curvature was seen.
+    """
     try:
         np.linalg.cholesky(precision - (1 - 1e-3) * floor * np.eye(len(precision)))
     except np.linalg.LinAlgError:
         values, vectors = scipy.linalg.eigh(precision)
-        roots = np.sqrt(np.maximum(values, floor))
+        roots = np.sqrt(np.maximum(np.abs(values), floor))
         return (vectors / roots) @ vectors.T, (vectors * roots) @ vectors.T
     # Nothing has to be raised: a triangular factor costs a fraction of the eigenvectors.
     factor = np.linalg.cholesky(precision)
