@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from helpers import seeded
+from msign import DensePrior, InverseProblem
 from msign.inference.methods.objectives import kernelised_stein_discrepancy
 from msign.problems import BudgetExceeded, Simulator
 from msign.samplers.effective import worth_of_groups
@@ -154,3 +155,17 @@ def test_a_budget_that_is_too_small_is_named(name):
     with pytest.raises((ValueError, BudgetExceeded), match="budget"):
         SAMPLERS[name].run(problem, 1, 21, 20, 0)
     assert counted.forward + counted.vjp <= 21
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_proposals_where_nothing_can_be_simulated_are_rejected(name):
+    """A stiff likelihood throws the first trajectories out of where the forward map is defined."""
+
+    def forward(x):
+        return jnp.where(jnp.abs(x).max(1, keepdims=True) < 4.5, 30 * x, jnp.nan)
+
+    prior = DensePrior(np.eye(2), (2,))
+    problem = InverseProblem(prior, forward, np.array([30.0, 0.0]), 1.0, scales=1)
+    samples = SAMPLERS[name].run(problem, 1, BUDGET, N, seeded(5))
+    assert np.abs(samples.u).max() < 4.5
+    np.testing.assert_allclose(samples.u.mean(0), [1, 0], atol=0.05)

@@ -40,6 +40,7 @@ class ForwardMaps:
 
     Attributes:
         block: Fields at once: of a call, or of all calls that workers share.
+        rejects: Whether a simulation that fails is counted and rejected.
     """
 
     def __init__(self, problem: InverseProblem, count: Count, executor: Any = None):
@@ -49,6 +50,7 @@ class ForwardMaps:
                 "it to workers make it a NumPy function: lambda x: np.asarray(forward(x))"
             )
         self.problem, self.count = problem, count
+        self.rejects = problem.on_failure == "reject"
         self._workers = None if executor is None else as_workers(executor)
         self._models: dict[int, ScaleModel] = {}
         self.block = problem.chunk
@@ -61,8 +63,8 @@ class ForwardMaps:
         if self._workers is None:
             return model
         if scale not in self._models:
-            limit, tolerant = self.problem.chunk, self.problem.on_failure == "reject"
-            self._models[scale] = spread_over(model, self._workers, limit, tolerant)
+            limit = self.problem.chunk
+            self._models[scale] = spread_over(model, self._workers, limit, self.rejects)
         return self._models[scale]
 
     def require(self, simulations: int) -> None:
@@ -87,7 +89,7 @@ class ForwardMaps:
         why: str = NOT_FINITE,
     ) -> None:
         """Count fields whose simulation is not finite, or stop at the first and say why."""
-        if bad.any() and self.problem.on_failure != "reject":
+        if bad.any() and not self.rejects:
             i = int(np.flatnonzero(bad)[0])
             raise _failure(model, u[i], f"sample {start + i}", why)
         self.count.failures += int(bad.sum())
@@ -150,7 +152,7 @@ class ForwardMaps:
             return np.asarray(model.prior.whiten(as_array(x)))
 
         with self.named(model, whitened):
-            observed = self.observe(model, x, self.problem.on_failure == "reject")
+            observed = self.observe(model, x, self.rejects)
         bad = ~np.isfinite(observed).all(1)
         if bad.any():
             self.reject(model, whitened(), 0, bad)

@@ -5,7 +5,7 @@ shared by all simulators. Fields enter in the whitened coordinates u of the scal
 """
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax.random as jr
@@ -102,6 +102,18 @@ class Simulator:
         """A block in which no more than these simulations are allowed."""
         return self.count.limited(simulations)
 
+    @contextlib.contextmanager
+    def rejecting(self) -> Iterator[None]:
+        """A block in which what fails is rejected, whatever the problem says, in this process.
+
+        For proposals of samplers, which may lie where nothing can be simulated.
+        """
+        before, self._maps.rejects = self._maps.rejects, True
+        try:
+            yield
+        finally:
+            self._maps.rejects = before
+
     # --- evaluating ------------------------------------------------------------------------------
 
     def evaluate(self, u: ArrayLike, scale: int, gradient: bool = False) -> Evaluated:
@@ -164,9 +176,8 @@ class Simulator:
         rows: int,
     ) -> tuple[np.ndarray, np.ndarray | None]:
         """Features, and gradients if asked for; an error names the field that raised it."""
-        reject = self.problem.on_failure == "reject"
         with self._maps.named(model, lambda: u, start):
-            return model.simulate(u, likelihood.device, gradient, rows, reject)
+            return model.simulate(u, likelihood.device, gradient, rows, self._maps.rejects)
 
     def observe(self, x: ArrayLike, scale: int | None = None) -> np.ndarray:
         """What the forward map gives for a batch of fields of a scale `(n, m)`, without noise."""

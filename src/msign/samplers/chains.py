@@ -111,9 +111,12 @@ class Population:
     def sweep(self, size: float, *options: Any) -> dict[int, Any] | None:
         """One step of every chain, and what the kernel says of it by group.
 
-        None where the budget did not last for the longest of them.
+        None where the budget did not last for the longest of them. Where a trajectory comes to
+        fields that cannot be simulated, it has diverged.
         """
-        found = self._finish({i: self._started(i, size, options) for i in range(len(self.states))})
+        started = {i: self._started(i, size, options) for i in range(len(self.states))}
+        with self.simulator.rejecting():
+            found = self._finish(started)
         for group, (state, _) in found.items():
             self.states[group] = state
         if len(found) < len(self.states):

@@ -165,7 +165,8 @@ class _Mover:
     def _moved(self, old: Particles, t: float, rng: np.random.Generator) -> tuple[Particles, float]:
         slope = None if old.slope is None else t * old.slope
         u = proposed(old.u, slope, rng.standard_normal(old.u.shape, old.u.dtype), self.angle)
-        new = self.evaluated(u, old.family)
+        with self.simulator.rejecting():
+            new = self.evaluated(u, old.family)
         back = None if new.slope is None else t * new.slope
         log_chance = t * (new.log_likelihood - old.log_likelihood)
         log_chance = log_chance + log_drift(new.u, old.u, back, self.angle)
