@@ -92,6 +92,10 @@ def run(
     method: Annotated[str, typer.Option(help="See the reference of FitConfig.")] = "auto",
     blocks: Annotated[int, typer.Option(help="Blocks of each Glow flow.")] = 16,
     hidden: Annotated[int, typer.Option(help="Hidden channels of Glow flows.")] = 32,
+    steps: Annotated[
+        int | None,
+        typer.Option(help="Gradient steps per round; fewer where a step takes seconds."),
+    ] = None,
     tolerance: Annotated[
         float | None,
         typer.Option(
@@ -125,7 +129,7 @@ def run(
         chosen |= {"inflate": 0 if as_in_paper and inflate is None else inflate}
         made = load_problem(problem, size=size, **chosen)
         kind = named_flow(flow, GlowConfig(blocks=blocks, hidden=hidden))
-        config = FitConfig(flow=kind, method=method)
+        config = FitConfig(flow=kind, method=method, steps=steps)
         config = FitConfig.paper(problem) if as_in_paper else config
         if tolerance is not None:
             config = dataclasses.replace(config, tolerance=tolerance)

@@ -11,7 +11,8 @@ from msign.cli_errors import printable
 
 # As in `experiments.run`, which takes seconds to import: a shell that completes cannot wait.
 BUILT_IN = ("synthetic", "elliptic")
-TRAINING = ("flow", "method", "blocks", "hidden", "tolerance", "as_in_paper")  # of `msign run`
+# Options of `msign run` that say how it learns.
+TRAINING = ("flow", "method", "blocks", "hidden", "steps", "tolerance", "as_in_paper")
 FLOWS = ("auto", "informed", "cellwise", "glow", "both")
 
 

@@ -2,6 +2,7 @@
 
 import json
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -28,6 +29,9 @@ from msign.problems import synthetic
 PROBLEM = synthetic(8)
 BLACK_BOX = InverseProblem(
     LaplacePrior((4,), alpha=0.5, beta=1.0), lambda x: np.asarray(x)[:, :2], [0.0, 0.0], 1.0
+)
+ALONE = InverseProblem(
+    LaplacePrior((4,), alpha=0.5, beta=1.0), log_likelihood=lambda x: -jnp.sum(x**2, 1)
 )
 ROUND_TRIPS = {
     "defaults": FitConfig(),
@@ -62,12 +66,14 @@ def test_only_options_are_read():
         ({}, PROBLEM, 2, Pool),
         ({}, PROBLEM, 3, Emulator),
         ({"method": "pool"}, PROBLEM, 9, Pool),
-        ({"flow": Glow()}, PROBLEM, 16, Pool),
-        ({"flow": Glow()}, PROBLEM, 64, PathwiseJeffreys),
-        ({"flow": Glow()}, BLACK_BOX, 64, CentredJeffreys),
+        ({"flow": Glow()}, PROBLEM, 4096, Emulator),
+        ({"flow": Glow()}, BLACK_BOX, 64, Emulator),
+        ({"flow": Glow()}, BLACK_BOX, 65, CentredJeffreys),
+        ({"flow": Glow()}, ALONE, 16, Pool),
+        ({"flow": Glow()}, ALONE, 64, PathwiseJeffreys),
         ({"flow": Glow(), "method": "score"}, BLACK_BOX, 4, ScoreJeffreys),
         ({"flow": Glow(), "method": "reverse_kl"}, BLACK_BOX, 4, CentredJeffreys),
-        ({"flow": Combined((Informed(), Glow()))}, PROBLEM, 64, PathwiseJeffreys),
+        ({"flow": Combined((Informed(), Glow()))}, PROBLEM, 65, Emulator),
     ],
 )
 def test_how_a_stage_learns(options, problem, size, kind):
@@ -102,7 +108,7 @@ def test_bad_options(options, message):
     [
         ({"flow": Glow(), "method": "pathwise"}, BLACK_BOX, "the forward map has no derivative"),
         ({"flow": Glow(), "method": "stein"}, BLACK_BOX, "the forward map has no derivative"),
-        ({"flow": Glow(), "method": "emulator"}, PROBLEM, "it is for informed flows"),
+        ({"flow": Glow(), "method": "emulator"}, ALONE, "has no observations to emulate"),
     ],
 )
 def test_methods_that_cannot_work_are_refused_before_any_work(options, problem, message, tmp_path):

@@ -18,7 +18,20 @@ from inference.small import (
     stage_of,
     started,
 )
-from msign import Combined, FitConfig, Fresh, InverseProblem, Pool, Posterior, Simulator, fit
+from msign import (
+    Combined,
+    Emulator,
+    FitConfig,
+    Fresh,
+    Glow,
+    GlowConfig,
+    InverseProblem,
+    LaplacePrior,
+    Pool,
+    Posterior,
+    Simulator,
+    fit,
+)
 from msign.bijections import TriangularMap
 from msign.inference.files import prior_network
 from msign.inference.methods.objectives import (
@@ -107,6 +120,17 @@ def trained(name: str):
     method = Pool(steps=40, batch=256)
     config = FitConfig(method=method, rounds=3, round_size=500, tolerance=1e-9, **options)
     return fit(TWO, 6000, seed=seeded(2), config=config)
+
+
+def test_a_network_learns_from_an_emulator_of_the_directions_that_data_inform():
+    """Of a curved posterior of two directions of eight: each simulation serves all steps."""
+    prior = LaplacePrior((8,), alpha=0.5, beta=1.0)
+    problem = InverseProblem(prior, lambda x: ring(x[:, ::2]), [0.8, 0.1], 0.3, scales=1)
+    method = Emulator(steps=200, batch=64, variables=2)
+    flow = Glow(GlowConfig(blocks=4, hidden=8), rate=5e-3)
+    config = FitConfig(flow=flow, method=method, round_size=1000, rounds=3, tolerance=1e-9)
+    (stage,) = fit(problem, 20_000, seed=seeded(3), config=config).summary()["stages"]
+    assert stage["jeffreys"] < 0.3 * stage["jeffreys_start"]
 
 
 def test_joint_training_changes_the_coarser_flows():

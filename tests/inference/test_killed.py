@@ -79,6 +79,7 @@ def assert_same(found: Posterior, name: str, config: FitConfig) -> None:
     [
         ("Pool", "Informed"),
         ("Emulator", "Informed"),
+        ("Emulator of directions", "Glow"),
         ("Fresh pathwise", "Glow"),
         ("Fresh from chains", "Glow"),
     ],

@@ -31,7 +31,8 @@ class FitConfig:
             (equations (10) and (11) as they stand), `reverse_kl`, `forward_kl`, `stein`. `auto`:
             for informed flows `pool`, but `emulator` for more variables than splines are made of,
             two (never for a problem that is a log-likelihood and has no observations); for whole
-            networks `pool` on up to 16 cells, above that `pathwise` (`centred` without derivative).
+            networks `emulator` too, without derivative on up to 64 cells; without observations
+            `pool` on up to 16 cells. Else `pathwise`, or `centred` without derivative.
         steps: Gradient steps per round of a method chosen by name; None: its own default.
         train: `all` flows up to the stage's scale, or only the `last` one.
         single_stage: Train the finest scale at once, from the prior (ablation "-S").
@@ -136,11 +137,6 @@ class FitConfig:
             raise ValueError(
                 f"method must not be {self.method!r} with flow={type(self.kind).__name__}: it is "
                 "for Cellwise flows"
-            )
-        if method.needs_few_variables and not self.kind.few_variables:
-            raise ValueError(
-                f"method must not be {self.method!r} with flow={type(self.kind).__name__}: it is "
-                "for informed flows"
             )
         return method
 

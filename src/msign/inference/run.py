@@ -30,7 +30,6 @@ from msign.problems.failures import SimulationError
 from msign.problems.inverse import InverseProblem
 from msign.problems.simulator import Simulator
 from msign.problems.workers import Workers
-from msign.training import split_trainable
 from msign.weights import ess_fraction
 
 
@@ -217,13 +216,13 @@ class Run:
         self.records.append({**record, "seconds": round(self.seconds, 3)})
         self._show(stage, state, record)
         if self.files is not None and state.round % self.config.checkpoint_rounds == 0:
-            small, pool = _small(state), getattr(state.memory, "pool", None)
+            small = _small(state)
             description = {
                 "scale": stage.scale,
                 "flows": describe_flows(network, self.config.kind),
                 "stage": {"begin": stage.begin, "limit": stage.limit, "size": stage.round_size},
                 "assessed": len(state.log_weights),
-                "proposals": [] if pool is None else [int(n) for n in pool.counts],
+                "proposals": state.memory.counts,
                 **self._progress(),
             }
             self.files.save_checkpoint(small, network, description)
@@ -391,13 +390,10 @@ class Run:
 def _small(state: StageState, proposals: Sequence[int] = ()) -> StageState:
     """The state with its models' flows alone, without their place in the field, for files.
 
-    With room for so many fields of each of the `proposals` in the memory of a method with a pool.
+    With room for so many fields of each of the `proposals` in the memory of its method.
     """
     if proposals:
-        own = split_trainable(state.model.alone)[0]
-        memory: Any = state.memory
-        pool = memory.pool.shaped(sum(proposals), len(proposals))
-        memory = dataclasses.replace(memory, proposals=[own] * len(proposals), pool=pool)
+        memory = state.memory.shaped(proposals, state.model)
         state = dataclasses.replace(state, memory=memory)
     models = state.model.alone, state.best.alone
     return eqx.tree_at(lambda t: (t.model, t.best), state, models)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from flowjax.bijections import AbstractBijection
 from jaxtyping import PRNGKeyArray
 
+from msign.inference.flows.directions import MOST_VARIABLES
 from msign.network import MsIGN
 from msign.problems.inverse import InverseProblem
 from msign.problems.simulator import Simulator
@@ -108,9 +109,12 @@ class FlowKind:
     def default_method(self, problem: InverseProblem, size: int) -> str:
         """Name of the method that trains `size` variables of it.
 
-        Whole fields learn from a pool on a small lattice, else from fresh fields, pathwise where
-        there is a derivative.
+        Whole fields learn from an emulator where there are observations, and a derivative if
+        there are many cells; else from a pool on a small lattice, or from fresh fields, pathwise
+        where there is a derivative.
         """
+        if problem.has_observations and (problem.differentiable or size <= MOST_VARIABLES):
+            return "emulator"
         if size <= MAX_POOLED_CELLS:
             return "pool"
         return "pathwise" if problem.differentiable else "centred"

@@ -6,7 +6,8 @@ A method is a frozen dataclass of its own options. The loop shows it every round
 
 import dataclasses
 from abc import abstractmethod
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Self
 
 import equinox as eqx
 from jaxtyping import PRNGKeyArray
@@ -81,6 +82,15 @@ class MethodState(eqx.Module):
     def log_evidence(self) -> tuple[float, float] | None:
         """Log evidence by all fields seen so far and its standard error, where it is known."""
 
+    @property
+    def counts(self) -> list[int]:
+        """Fields of each round that it holds, on which the sizes of its arrays depend."""
+        return []
+
+    def shaped(self, counts: Sequence[int], model: Variables) -> Self:
+        """A state with arrays for so many fields, drawn by such models, to be read from a file."""
+        return self
+
 
 @dataclasses.dataclass(frozen=True)
 class Method:
@@ -109,11 +119,6 @@ class Method:
     @property
     def needs_cells(self) -> bool:
         """Whether it trains maps of single cells."""
-        return False
-
-    @property
-    def needs_few_variables(self) -> bool:
-        """Whether it trains informed variables only, and not whole fields."""
         return False
 
     @property

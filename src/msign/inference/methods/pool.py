@@ -1,7 +1,7 @@
 """Learning from a pool: all fields that the stage has simulated are used again and again."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -40,6 +40,15 @@ class PoolState(MethodState):
 
     def log_evidence(self) -> tuple[float, float] | None:
         return self.pool.log_evidence()
+
+    @property
+    def counts(self) -> list[int]:
+        return [int(n) for n in self.pool.counts]
+
+    def shaped(self, counts: Sequence[int], model: Variables) -> "PoolState":
+        own = split_trainable(model.alone)[0]
+        pool = self.pool.shaped(sum(counts), len(counts))
+        return PoolState(self.target, pool, [own] * len(counts))
 
 
 def init_pool(stage: Stage, observations: int, target: Tempered) -> PoolState:
