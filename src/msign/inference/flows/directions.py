@@ -14,11 +14,12 @@ import scipy.linalg
 from flowjax.bijections import AbstractBijection
 from jaxtyping import Array
 
+from msign.bijections import InformedConfig
 from msign.noise import on_device
 from msign.priors import Prior
 
 ROWS_PER_DIRECTION = 3  # fields that least squares need for each coefficient, at the least
-MOST_VARIABLES = 64  # of a polynomial that is fitted to what was simulated
+MOST_VARIABLES = InformedConfig.max_rank  # of a polynomial that is fitted to what was simulated
 PRECISE = 1e-8  # of the largest eigenvalue: those above it are right to half of all digits
 
 

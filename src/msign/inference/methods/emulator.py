@@ -20,6 +20,7 @@ from jaxtyping import Array, PRNGKeyArray, PyTree
 
 from msign import checks
 from msign.devices import fields_at_once, local, spread_here
+from msign.inference.flows import Informed
 from msign.inference.flows.directions import MOST_VARIABLES, subspace_from_gradients
 from msign.inference.methods.base import Method, MethodState, Stage
 from msign.inference.methods.objectives import Batch, PathwiseJeffreys
@@ -31,7 +32,6 @@ from msign.noise import on_device
 from msign.training import combine, descend, muon, split_trainable
 from msign.variables import Variables
 
-GRADIENTS = 30  # for each direction, as at the start of an informed flow
 VALUES_KEPT = 2**25  # numbers of the fields that are kept
 
 
@@ -172,7 +172,7 @@ class Emulator(Method):
 
         None where the budget does not last for a gradient, or where all of them vanish.
         """
-        n, gradients = min(GRADIENTS * self.variables, stage.affordable(2)), []
+        n, gradients = min(Informed.per_direction * self.variables, stage.affordable(2)), []
         size = fields_at_once(model.dim, stage.simulator.problem.traceable)
         for u, s, _ in drawn_parts(model, key, n, size):
             found = stage.simulator.evaluate(u, stage.scale, gradient=True)
