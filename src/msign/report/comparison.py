@@ -79,7 +79,8 @@ class Comparison:
     def title(self) -> str:
         """What is compared with which budget."""
         origin = self.config["origin"]
-        options = ", ".join(f"{k} {v}" for k, v in origin["options"].items())
+        given = {k: "" if v is True else f" {v}" for k, v in origin["options"].items()}
+        options = ", ".join(f"{k}{v}" for k, v in given.items())
         return (
             f"{origin['problem']}{', ' + options if options else ''}: d = {self.config['d']}, "
             f"{self.config['budget']:,} simulations, {self.config['n']:,} samples, "
