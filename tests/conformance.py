@@ -252,7 +252,7 @@ FLOWS: dict[str, FlowKind] = {
 METHODS: dict[str, Method] = {
     "Pool": Pool(steps=20, batch=64),
     "Emulator": Emulator(steps=20, batch=64),
-    "Emulator of directions": Emulator(steps=20, batch=64, variables=2),
+    "Emulator of directions": Emulator(steps=20, batch=64, variables=1),
     "Fresh pathwise": Fresh(steps=5, batch=20, objective=PathwiseJeffreys()),
     "Fresh centred": Fresh(steps=5, batch=20, objective=CentredJeffreys()),
     "Fresh score": Fresh(steps=5, batch=20, objective=ScoreJeffreys()),

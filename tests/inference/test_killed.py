@@ -80,6 +80,7 @@ def assert_same(found: Posterior, name: str, config: FitConfig) -> None:
         ("Pool", "Informed"),
         ("Emulator", "Informed"),
         ("Emulator of directions", "Glow"),
+        ("Emulator of directions", "Informed"),
         ("Fresh pathwise", "Glow"),
         ("Fresh from chains", "Glow"),
     ],

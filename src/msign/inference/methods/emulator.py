@@ -121,10 +121,11 @@ class Emulator(Method):
         return LATEST  # what the polynomial misses falls with every field that it is given
 
     def init(self, stage: Stage) -> PoolState | FieldsSeen:
-        m, differentiable = stage.simulator.problem.layout.m, stage.simulator.problem.differentiable
-        if differentiable and stage.start.size > self.variables:
-            return FieldsSeen.none(stage.start.size, m)
-        return init_pool(stage, m, Tempered(1.0))
+        problem, start = stage.simulator.problem, stage.start
+        whole = start.basis is None and start.size > self.variables
+        if whole and problem.differentiable:
+            return FieldsSeen.none(start.size, problem.layout.m)
+        return init_pool(stage, problem.layout.m, Tempered(1.0))
 
     def observe(
         self, stage: Stage, state: PoolState | FieldsSeen, model: Variables, drawn: Simulated
@@ -172,16 +173,20 @@ class Emulator(Method):
 
         None where the budget does not last for a gradient, or where all of them vanish.
         """
-        n, gradients = min(Informed.per_direction * self.variables, stage.affordable(2)), []
+        n, seen = min(Informed.per_direction * self.variables, stage.affordable(2)), []
         size = fields_at_once(model.dim, stage.simulator.problem.traceable)
         for u, s, _ in drawn_parts(model, key, n, size):
             found = stage.simulator.evaluate(u, stage.scale, gradient=True)
             assert found.gradient is not None
-            gradients.append(found.gradient[np.isfinite(found.log_likelihood)])
-            state = state.add(s, found.features)
-        if not any(g.any() for g in gradients):
+            seen.append((s, found.features, found.gradient))
+        if not seen:
             return state, None
-        along = subspace_from_gradients(np.concatenate(gradients), self.variables, stage.tolerance)
+        s, features, gradients = (np.concatenate(column) for column in zip(*seen, strict=True))
+        gradients = gradients[np.isfinite(features).all(1)]
+        state = state.add(s, features)
+        if not gradients.any():
+            return state, None
+        along = subspace_from_gradients(gradients, self.variables, stage.tolerance)
         return state, along.basis.astype(np.float32)
 
 
