@@ -241,7 +241,7 @@ BIJECTIONS: dict[str, Case] = {
 }
 
 SMALL_INFORMED = Informed(InformedConfig(blocks=2, hidden=4, spline_rank=0))
-SMALL_GLOW = Glow(GlowConfig(blocks=1, hidden=4))
+SMALL_GLOW = Glow(GlowConfig(blocks=1, hidden=4), rate=2e-3)
 
 # Kinds of flow that may stand at each scale of a network, and ways to train them.
 FLOWS: dict[str, FlowKind] = {

@@ -120,12 +120,12 @@ def test_methods_that_cannot_work_are_refused_before_any_work(options, problem, 
 @pytest.mark.parametrize(
     ("glow", "train", "scale", "rate"),
     [
-        (GlowConfig(blocks=2, hidden=8), "all", 2, 2e-3),
-        (GlowConfig(blocks=32, hidden=64), "all", 1, 5e-4),
-        (GlowConfig(blocks=32, hidden=64), "all", 2, 2.5e-4),
-        (GlowConfig(blocks=32, hidden=64), "last", 2, 5e-4),
-        (GlowConfig(blocks=(0, 32), hidden=(1, 64)), "all", 2, 5e-4),
-        (GlowConfig(blocks=0), "all", 2, 2e-3),
+        (GlowConfig(blocks=2, hidden=8), "all", 2, 8e-3),
+        (GlowConfig(blocks=32, hidden=64), "all", 1, 2e-3),
+        (GlowConfig(blocks=32, hidden=64), "all", 2, 1e-3),
+        (GlowConfig(blocks=32, hidden=64), "last", 2, 2e-3),
+        (GlowConfig(blocks=(0, 32), hidden=(1, 64)), "all", 2, 2e-3),
+        (GlowConfig(blocks=0), "all", 2, 8e-3),
     ],
 )
 def test_deep_and_wide_networks_take_small_steps(glow, train, scale, rate):

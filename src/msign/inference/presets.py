@@ -11,6 +11,7 @@ from msign.inference.methods import Fresh
 from msign.inference.methods.objectives import Objective, ScoreJeffreys, SteinObjective
 
 NETWORKS = {"synthetic": (16, 32), "elliptic": (32, 64)}  # Glow blocks K, hidden channels
+RATE = 2e-3  # of Adam, with gradients as noisy as those of (10) and (11)
 NEVER = 10**6
 STEPS = 80  # of 200 simulations between two looks at the model,
 LOOK = 1000  # and simulations of a look
@@ -29,7 +30,7 @@ def as_in_paper(problem: str) -> FitConfig:
     glow = GlowConfig(blocks, hidden, coordinates="raw", activation="relu", position=False)
     method = Fresh(STEPS, objective=ScoreJeffreys(), tempered=False, chain=0.5)
     return FitConfig(
-        flow=Glow(glow),
+        flow=Glow(glow, rate=RATE),
         method=method,
         round_size=LOOK,
         patience=NEVER,

@@ -24,7 +24,7 @@ class Glow(FlowKind):
     """
 
     config: GlowConfig = dataclasses.field(default_factory=GlowConfig)
-    rate: float = 2e-3
+    rate: float = 8e-3
     units: int = 512
 
     @property
