@@ -23,6 +23,7 @@ MEMORY = 50  # steps that the quasi-Newton method remembers
 SUFFICIENT = 1e-3  # fraction of the promised descent that a step must bring
 NEARBY = 0.005  # prior standard deviations around a maximum in which its curvature is first seen
 STARTS = 4  # ascents: from draws of the prior, and from their mirror images in its mean
+UNSEEN = 0.5  # further maxima to be expected, below which no more ascents look for them
 ASCENT = 1000  # evaluations of each, at most
 FAR = 100.0  # prior standard deviations from the mean at which an ascent is lost
 DISTINCT = 1.0  # prior standard deviations between two maxima that are not the same
@@ -41,42 +42,28 @@ class Maxima(NamedTuple):
         log_density: Log-likelihood minus half the squared norm `(k,)`: the posterior, up to a
             constant.
         converged: Whether less than the tolerance was left to gain `(k,)`.
-        searches: Ascents that ended there `(k,)`.
     """
 
     u: np.ndarray
     log_density: np.ndarray
     converged: np.ndarray
-    searches: np.ndarray
-
-    def unseen(self) -> float:
-        """How many more maxima to expect, given how few the ascents have found.
-
-        By Boender and Rinnooy Kan (1987), for whom any shares of the starts are equally likely.
-        """
-        ascents, maxima = int(self.searches.sum()), len(self.u)
-        left = ascents - maxima - 2
-        return maxima * (maxima + 1) / left if left > 0 else float("inf")
 
     def joined(self, other: "Maxima") -> "Maxima":
         """These and others, highest first."""
         both = Maxima(*(np.concatenate(pair) for pair in zip(self, other, strict=True)))
-        order = np.argsort(-both.log_density, kind="stable")
-        return Maxima(*(a[order] for a in both))
+        return both.rows(np.argsort(-both.log_density, kind="stable"))
 
     def distinct(self) -> "Maxima":
         """One of all that are the same maximum, the highest; but for it all have converged."""
-        kept, searches = [0], [int(self.searches[0])]
+        kept = [0]
         for i in np.flatnonzero(self.converged[1:]) + 1:
-            away = np.linalg.norm(self.u[kept] - self.u[i], axis=1)
-            if away.min() > DISTINCT:
+            if np.linalg.norm(self.u[kept] - self.u[i], axis=1).min() > DISTINCT:
                 kept.append(int(i))
-                searches.append(int(self.searches[i]))
-            else:
-                searches[int(np.argmin(away))] += int(self.searches[i])
-        return Maxima(
-            self.u[kept], self.log_density[kept], self.converged[kept], np.array(searches)
-        )
+        return self.rows(np.array(kept))
+
+    def rows(self, which: np.ndarray) -> "Maxima":
+        """Some of them."""
+        return Maxima(*(a[which] for a in self))
 
 
 class Gaussian(NamedTuple):
@@ -205,7 +192,7 @@ def ascend(evaluate: Evaluate, u: np.ndarray, evaluations: int, tolerance: float
             else:
                 step[i], promised[i] = 0.5 * step[i], 0.5 * promised[i]
     order = np.argsort(-value, kind="stable")
-    return Maxima(u[order], value[order], (promised <= tolerance)[order], np.ones(len(u), int))
+    return Maxima(u[order], value[order], (promised <= tolerance)[order])
 
 
 class _Memory:
@@ -354,15 +341,15 @@ def _maxima(
 
     Where no field on the way can be simulated, they start anew, as long as there are simulations.
     Where they end at several maxima there may be more: half of the simulations may be used to look
-    for them, until fewer than half of one are expected (`Maxima.unseen`). The highest end of an
+    for them, until fewer than `UNSEEN` are expected. The highest end of an
     ascent counts as a maximum in any case, others where they have converged.
     """
     prior = simulator.problem.priors[scale - 1]
     dim, evaluate = prior.lattice.dim, log_density_and_gradient(simulator, scale)
-    found, enough = None, (simulator.nfs + until) // 2
+    enough, seen = (simulator.nfs + until) // 2, None
     for k in itertools.count():
         most = (until - simulator.nfs) // (2 * STARTS)
-        if k and (most < 1 or (found and simulator.nfs > enough)):
+        if k and (most < 1 or (seen is not None and simulator.nfs > enough)):
             break
         starts = _starts(dim, jr.fold_in(key, k) if k else key)
         ends = ascend(evaluate, starts, max(1, min(ASCENT, most)), tolerance)
@@ -373,15 +360,25 @@ def _maxima(
                 f"density still rises at {away:.3g} standard deviations of the prior from its mean"
             )
         if np.isfinite(ends.log_density[0]):
-            found = (found.joined(ends) if found else ends).distinct()
-            if len(found.u) == 1 or found.unseen() < 0.5:
+            seen = ends if seen is None else seen.joined(ends)
+            maxima, ascents = len(seen.distinct().u), int(seen.converged.sum())
+            if maxima == 1 or unseen(maxima, ascents) <= UNSEEN:
                 break
-    if found:
-        return found
+    if seen is not None:
+        return seen.distinct()
     raise SimulationError(
         f"no field on {k * STARTS} ascents to a maximum could be simulated",
         np.asarray(prior.unwhiten(ends.u[0])),
     )
+
+
+def unseen(maxima: int, ascents: int) -> float:
+    """How many more maxima to expect where so many ascents have found so few.
+
+    By Boender and Rinnooy Kan (1987), for whom all shares of the starts are equally likely.
+    """
+    left = ascents - maxima - 2
+    return maxima * (maxima + 1) / left if left > 0 else np.inf
 
 
 def _starts(dim: int, key: PRNGKeyArray) -> np.ndarray:
