@@ -60,6 +60,7 @@ class Without:
         informed: Options of `Informed` flows.
         network: Options of their networks.
         cellwise: Options of `Cellwise` flows.
+        glow: Options of `Glow` flows.
         constants: Values by (module, name).
         inflated: Whether coarse scales are, as a problem asks for.
     """
@@ -70,6 +71,7 @@ class Without:
     informed: dict[str, Any] = dataclasses.field(default_factory=dict)
     network: dict[str, Any] = dataclasses.field(default_factory=dict)
     cellwise: dict[str, Any] = dataclasses.field(default_factory=dict)
+    glow: dict[str, Any] = dataclasses.field(default_factory=dict)
     constants: dict[tuple[str, str], Any] = dataclasses.field(default_factory=dict)
     inflated: bool = True
 
@@ -85,6 +87,9 @@ class Without:
             )
         if self.cellwise and case.kind in CELLS:
             flow = Cellwise(**self.cellwise)
+        if self.glow and case.kind == GLOW:
+            assert flow is not None
+            flow = dataclasses.replace(flow, **self.glow)
         return FitConfig(flow=flow, **self.fit)
 
     @contextmanager
@@ -133,6 +138,8 @@ THRESHOLDS = {
     "patience: endless": Without(fit={"patience": 100}),
     "PROGRESS: any": constants(ALL, ("msign.inference.stage", "PROGRESS", 0.0)),
     "MAX_POOLED_CELLS: none": constants((GLOW,), (f"{FLOWS}.base", "MAX_POOLED_CELLS", 0)),
+    "emulators of networks: none": Without((GLOW,), fit={"method": "pool"}),
+    "Glow.rate: 2e-3": Without((GLOW,), glow={"rate": 2e-3}),
     "Pool.margin: no bound": Without((STEPS, GLOW), methods={"pool": {"margin": NEVER}}),
     "Pool.picked: none": Without((STEPS, GLOW), methods={"pool": {"picked": 0.0}}),
     "inflate: never": Without((LINE, PLANE, EMULATED, BOX), inflated=False),

@@ -218,6 +218,9 @@ CASES: dict[str, Case] = {
     "glow ring": Case(GLOW, lambda: ring(4, scales=2), 60_000, SMALL_GLOW),
     "glow bent": Case(GLOW, lambda: bent(4), 60_000, SMALL_GLOW),
     "glow four": Case(GLOW, lambda: four_modes(4, scales=2), 60_000, SMALL_GLOW),
+    "glow shell": Case(GLOW, shell, 20_000, SMALL_GLOW),
+    "glow wells": Case(GLOW, wells, 20_000, SMALL_GLOW),
+    "glow density": Case(GLOW, density, 20_000, SMALL_GLOW),
 }
 
 
